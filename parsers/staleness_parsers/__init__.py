@@ -1,0 +1,1 @@
+"""Parsers shipped with staleness-audit: one module or folder per log format, found by entry point."""

@@ -1,0 +1,246 @@
+"""Discovery: which files a run consists of, and how their bytes are reached (the first station).
+
+A run is a directory or a single file. Files are known by their path relative to the run, with ``/`` between parts;
+a compressed log (``.gz``, ``.zst``) goes by the name it has without that suffix. Nothing outside the run directory is
+read: links that lead out of it, and anything that is not a regular file, are listed in ``RunFiles.skipped``.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import gzip
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import zstandard
+
+from staleness_audit.errors import UnreadableInput
+
+CACHE_FOLDER = ".staleness-audit"
+_COMPRESSED = (".gz", ".zst")
+_READ_BYTES = 1 << 22
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """One file: ``source`` is its real relative path, ``name`` the same without a compression suffix."""
+
+    source: str
+    name: str
+    path: Path
+    bytes: int
+    signature: str
+
+    @property
+    def compressed(self) -> bool:
+        """Whether reading it means decompressing it."""
+        return self.source != self.name
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The bytes ``[start, end)`` of a file. ``first_line`` is the number of the line that begins at ``start``.
+
+    ``digest`` is the SHA-256 of the file's bytes from 0 to ``end`` (compressed bytes of a compressed file), so that a
+    piece is the same only if all before it is.
+    """
+
+    source: str
+    start: int
+    end: int
+    first_line: int
+    digest: str
+
+
+@dataclass
+class RunFiles:
+    """The files of one run. ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same."""
+
+    root: Path
+    files: tuple[RunFile, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
+
+    @cached_property
+    def _by_source(self) -> dict[str, RunFile]:
+        return {file.source: file for file in self.files}
+
+    def file(self, source: str) -> RunFile:
+        """Return the file with this relative path; ``KeyError`` if the run has none."""
+        return self._by_source[source]
+
+    def match(self, pattern: str) -> list[RunFile]:
+        """Files whose name matches a glob at any depth, in natural order (``2.pt`` before ``10.pt``).
+
+        ``rollouts/step_*/train/effective/traces.jsonl`` matches below any number of leading folders; ``*`` stays
+        within one path part.
+        """
+        parts = [fnmatch.translate(part).removesuffix(r"\Z").removesuffix(r"\z") for part in pattern.split("/")]
+        regex = re.compile("(?:.*/)?" + "/".join(part.replace(".*", "[^/]*") for part in parts) + r"\Z", re.DOTALL)
+        return sorted((file for file in self.files if regex.match(file.name)), key=lambda file: natural(file.name))
+
+    def open(self, source: str) -> BinaryIO:
+        """Open a file for reading its decompressed bytes; raises ``UnreadableInput`` if it cannot be opened."""
+        file = self.file(source)
+        try:
+            raw = file.path.open("rb")
+        except OSError as error:
+            raise UnreadableInput(f"{file.path}: cannot be read ({error.strerror}); check its permissions.") from error
+        if file.source.endswith(".gz"):
+            return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+        if file.source.endswith(".zst"):
+            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)  # type: ignore[return-value]
+        return raw
+
+    def head(self, source: str, size: int = 4096) -> bytes:
+        """First decompressed bytes of a file for detection; empty if it is damaged or unreadable."""
+        try:
+            with self.open(source) as stream:
+                return stream.read(size)
+        except (OSError, EOFError, zstandard.ZstdError, UnreadableInput):
+            return b""
+
+    def whole(self, source: str) -> Piece:
+        """Return a file as one piece."""
+        file = self.file(source)
+        signature, pieces = self.known.get(source, ("", ()))
+        if signature == file.signature and len(pieces) == 1:
+            return pieces[0]
+        digest = hashlib.sha256()
+        size = 0
+        for chunk in _chunks(file.path, 0):
+            digest.update(chunk)
+            size += len(chunk)
+        return Piece(source, 0, size, 1, digest.hexdigest())
+
+    def split(self, source: str, target_bytes: int = 64 << 20) -> list[Piece]:
+        """Cut a file of lines into pieces of about ``target_bytes`` that begin and end at line boundaries.
+
+        Bytes that an earlier ingestion has seen keep their cuts, so that of a grown file only the new lines are new
+        pieces. An unterminated last line is a piece of its own. A compressed file is one piece.
+        """
+        file = self.file(source)
+        if file.compressed:
+            return [self.whole(source)]
+        signature, pieces = self.known.get(source, ("", ()))
+        if signature == file.signature:
+            return list(pieces)
+        cuts = [piece for piece in pieces if piece.end <= file.bytes]
+        return list(_cut(file, cuts, target_bytes))
+
+
+def _chunks(path: Path, offset: int) -> Iterator[bytes]:
+    try:
+        with path.open("rb", buffering=0) as stream:
+            stream.seek(offset)
+            while chunk := stream.read(_READ_BYTES):
+                yield chunk
+    except OSError as error:
+        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}); check its permissions.") from error
+
+
+def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece]:
+    """Walk a file once, hashing, counting lines and cutting after the newline that follows each target."""
+    known_ends = {piece.end: piece.digest for piece in known}
+    digest = hashlib.sha256()
+    start = position = 0
+    line = first_line = 1
+    last_newline = 0
+    tail = hashlib.sha256()
+    tail_line = 1
+    for chunk in _chunks(file.path, 0):
+        offset = 0
+        while offset < len(chunk):
+            wanted = min((end for end in known_ends if end > position), default=None)
+            if wanted is not None and wanted <= position + len(chunk) - offset:
+                stop = offset + wanted - position
+                cut = True
+            elif position + len(chunk) - offset - start >= target_bytes:
+                at = chunk.find(b"\n", max(offset, offset + start + target_bytes - position - 1))
+                stop, cut = (at + 1, True) if at >= 0 else (len(chunk), False)
+            else:
+                stop, cut = len(chunk), False
+            part = memoryview(chunk)[offset:stop]
+            newline = chunk.rfind(b"\n", offset, stop)
+            if newline >= 0:
+                tail = digest.copy()
+                tail.update(part[: newline + 1 - offset])
+                last_newline = position + newline + 1 - offset
+                tail_line = line + chunk.count(b"\n", offset, stop)
+            line += chunk.count(b"\n", offset, stop)
+            digest.update(part)
+            position += stop - offset
+            offset = stop
+            ends_line = last_newline == position
+            if cut and ends_line and known_ends.get(position, "") in ("", digest.hexdigest()) and position > start:
+                yield Piece(file.source, start, position, first_line, digest.hexdigest())
+                start, first_line = position, line
+            known_ends.pop(position, None)
+    if start < last_newline < position:
+        yield Piece(file.source, start, last_newline, first_line, tail.hexdigest())
+        start, first_line = last_newline, tail_line
+    if position > start or position == 0:
+        yield Piece(file.source, start, position, first_line, digest.hexdigest())
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """Sort key in which numbers inside names count as numbers."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def discover(path: Path) -> RunFiles:
+    """List the files of a run directory, or take a single file as a run.
+
+    Raises:
+        UnreadableInput: the path does not exist or cannot be listed.
+    """
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise UnreadableInput(f"{path}: {error.strerror or error}; give the directory or file a run has written.") from error
+    if stat.S_ISREG(status.st_mode):
+        root = path.resolve().parent
+        return RunFiles(root, (_run_file(root, path.resolve().name, status),))
+    if not stat.S_ISDIR(status.st_mode):
+        raise UnreadableInput(f"{path}: neither a directory nor a regular file; give the directory a run has written.")
+    files: list[RunFile] = []
+    skipped: list[tuple[str, str]] = []
+    _walk(path.resolve(), "", files, skipped)
+    return RunFiles(path.resolve(), tuple(sorted(files, key=lambda file: natural(file.source))), tuple(sorted(skipped)))
+
+
+def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:
+    try:
+        entries = sorted(os.scandir(root / prefix), key=lambda entry: entry.name)
+    except OSError as error:
+        if not prefix:
+            raise UnreadableInput(f"{root}: cannot be listed ({error.strerror}); check its permissions.") from error
+        skipped.append((prefix, f"cannot be listed ({error.strerror})"))
+        return
+    for entry in entries:
+        source = f"{prefix}/{entry.name}" if prefix else entry.name
+        if entry.is_symlink():
+            # A link inside the run names something that is listed anyway; one that leads out is not ours to read.
+            target = Path(os.path.realpath(entry.path))
+            if not target.is_relative_to(root):
+                skipped.append((source, "a link that leaves the run directory"))
+        elif entry.is_dir(follow_symlinks=False):
+            if entry.name != CACHE_FOLDER:
+                _walk(root, source, files, skipped)
+        elif entry.is_file(follow_symlinks=False):
+            files.append(_run_file(root, source, entry.stat(follow_symlinks=False)))
+        else:
+            skipped.append((source, "not a regular file"))
+
+
+def _run_file(root: Path, source: str, status: os.stat_result) -> RunFile:
+    suffix = next((suffix for suffix in _COMPRESSED if source.endswith(suffix)), "")
+    signature = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
+    return RunFile(source, source.removesuffix(suffix), root / source, status.st_size, signature)

@@ -1,0 +1,23 @@
+"""Errors that end a command with one sentence for the user."""
+
+from __future__ import annotations
+
+
+class AuditError(Exception):
+    """Anything that makes the answer impossible: the message is one sentence naming the file and the remedy."""
+
+
+class NothingRecognised(AuditError):
+    """No parser recognised the run."""
+
+
+class SeveralFrameworks(AuditError):
+    """More than one parser recognised the run and none refines the others."""
+
+
+class UnreadableInput(AuditError):
+    """A path is missing or cannot be read."""
+
+
+class OptionalReaderMissing(AuditError):
+    """An input needs an extra that is not installed."""

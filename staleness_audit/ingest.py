@@ -1,0 +1,445 @@
+"""Ingestion: from the files of a run to a folder of event tables (stations *parse* and *tables*).
+
+The folder holds ``<table>/<unit>.parquet`` and ``run.json``. ``run.json`` is the authority: it names the parts that
+belong together and is replaced in one rename, so that whoever reads it sees either the old tables or the new ones.
+Parts are named by the digest of what they were made from and never change; a unit whose input is unchanged keeps its
+parts, and units already read by an interrupted ingestion are not read again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from staleness_audit import __version__, plugins
+from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
+from staleness_audit.errors import UnreadableInput
+from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
+from staleness_audit.sink import PartWriter
+from staleness_audit.tables import SCHEMAS
+
+LAYOUT_VERSION = 1
+PROCESSES_FROM_BYTES = 256 << 20
+MEMORY_LIMIT = "700MB"
+
+Progress = Callable[[int, int, str], None]
+"""Called with (units done, units in all, what is being read)."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An ingested run: the folder and its ``run.json`` as read once; later ingestions don't disturb it."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, folder: Path) -> Dataset:
+        """Read ``run.json``; raises ``UnreadableInput`` if the folder is not one of tables this version can read."""
+        try:
+            manifest = json.loads((folder / "run.json").read_text())
+        except (OSError, ValueError) as error:
+            raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
+        if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
+            raise UnreadableInput(f"{folder}: tables of another version; make them again with `staleness-audit ingest`.")
+        return cls(folder, manifest)
+
+    @property
+    def key(self) -> str:
+        """Digest of everything the tables were made from."""
+        return str(self.manifest["key"])
+
+    @cached_property
+    def facts(self) -> Mapping[str, Any]:
+        """``RunFacts`` as JSON; times are ISO 8601 strings."""
+        facts: Mapping[str, Any] = self.manifest["facts"]
+        return facts
+
+    def parts(self, table: str) -> list[Path]:
+        """Parquet files of an event table (none if nobody wrote rows)."""
+        return [self.folder / part for part in self.manifest["tables"].get(table, [])]
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        """Return an event table as a Polars lazy frame."""
+        parts = self.parts(table)
+        return pl.scan_parquet(parts) if parts else _empty(table)
+
+    def connect(self, *, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+        """Open a DuckDB connection with one view per event table."""
+        connection = connect(self.folder, memory)
+        for table in SCHEMAS:
+            create_view(connection, table, self.parts(table))
+        return connection
+
+
+def connect(folder: Path, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB that spills into ``folder``, is bounded by ``memory``, and loads no extension."""
+    connection = duckdb.connect(
+        config={
+            "memory_limit": memory,
+            "temp_directory": str(folder / ".spill"),
+            "preserve_insertion_order": "false",
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "TimeZone": "UTC",
+        }
+    )
+    return connection
+
+
+def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: list[Path]) -> None:
+    """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
+    if parts:
+        files = ", ".join("'" + str(part).replace("'", "''") + "'" for part in parts)
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}])')
+    else:
+        columns = ", ".join(f'NULL::{_duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')
+
+
+def _duckdb_type(arrow: pa.DataType) -> str:
+    if pa.types.is_timestamp(arrow):
+        return "TIMESTAMPTZ"
+    names = {pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
+    return names.get(arrow, "VARCHAR")
+
+
+def _empty(table: str) -> pl.LazyFrame:
+    frame = pl.from_arrow(SCHEMAS[table].empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame.lazy()
+
+
+class _Staged:
+    """Implements ``parser.Staged`` over the parts of all units."""
+
+    def __init__(self, folder: Path, parts: Mapping[str, list[Path]]) -> None:
+        self._folder = folder
+        self._parts = parts
+
+    def has(self, table: str) -> bool:
+        return bool(self._parts.get(table))
+
+    def scan(self, table: str) -> pl.LazyFrame:
+        if not self.has(table):
+            if table not in SCHEMAS:
+                raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
+            return _empty(table)
+        return pl.scan_parquet(self._parts[table], missing_columns="insert", extra_columns="ignore")
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        connection = connect(self._folder)
+        for table in {*self._parts, *SCHEMAS}:
+            create_view(connection, table, self._parts.get(table, []))
+        return connection
+
+
+def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
+    """Return the cache folder of a run below the current directory, made self-ignoring for git."""
+    cache = (base or Path.cwd()) / CACHE_FOLDER
+    identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
+    cache.mkdir(parents=True, exist_ok=True)
+    ignore = cache / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    return cache / f"{run.root.name}-{identity}"
+
+
+def ingest(
+    run: RunFiles,
+    choice: plugins.Choice,
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Bring the tables in ``folder`` up to date with the run's files and return them.
+
+    Args:
+        run: the files, from ``discovery.discover``.
+        choice: the parser, from ``plugins.choose``.
+        folder: where the tables live; made if missing. Must not be inside the run directory.
+        workers: processes for units; default: one per core for large inputs, none for small ones.
+        progress: called after every unit.
+
+    Raises:
+        UnreadableInput: a file cannot be opened, or the folder cannot be written.
+    """
+    parser = choice.parser
+    if folder.resolve().is_relative_to(run.root) and run.root.is_dir() and CACHE_FOLDER not in folder.resolve().parts:
+        raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            return _ingest(run, parser, choice, folder, workers, progress)
+    except PermissionError as error:
+        raise UnreadableInput(f"{error.filename or folder}: cannot be written; choose another --tables folder.") from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one ingestion at a time work on a folder. The kernel drops the lock when its process ends, however it ends."""
+    with (folder / ".lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _ingest(
+    run: RunFiles, parser: Parser, choice: plugins.Choice, folder: Path, workers: int | None, progress: Progress | None
+) -> Dataset:
+    old = _load_old(folder, parser)
+    if old is not None:
+        run.known = {
+            source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
+            for source, entry in old.manifest["inputs"].items()
+        }
+    units = list(parser.plan(run))
+    keys = [_unit_key(parser, unit) for unit in units]
+    inputs = _inputs(run, units)
+    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files)])
+    if old is not None and old.key == key:
+        if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
+            return _publish(folder, {**old.manifest, "inputs": inputs})
+        return old
+    parts_folder = folder / ".parts"
+    parts_folder.mkdir(exist_ok=True)
+    todo = [(key_, unit) for key_, unit in zip(keys, units, strict=True) if not (parts_folder / key_).exists()]
+    _read_units(run, parser, dict(todo), parts_folder, workers, progress, len(units))
+    facts = _finish(run, parser, keys, key, parts_folder, choice)
+    return _assemble(run, parser, choice, folder, keys, key, inputs, facts)
+
+
+def _load_old(folder: Path, parser: Parser) -> Dataset | None:
+    if not (folder / "run.json").exists():
+        return None
+    try:
+        old = Dataset.load(folder)
+    except UnreadableInput:
+        return None
+    return old if old.manifest["identity"] == _identity(parser) else None
+
+
+def _identity(parser: Parser) -> str:
+    schemas = _digest({name: [str(column) for column in schema] for name, schema in SCHEMAS.items()})
+    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, tables {schemas[:8]}"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _unit_key(parser: Parser, unit: Unit) -> str:
+    return _digest([_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)])
+
+
+def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
+    """Signature and pieces of every input file.
+
+    A file changed within the clock's granularity of now could change again unseen; it gets no signature and is hashed
+    again next time.
+    """
+    now = datetime.now().timestamp()
+    pieces: dict[str, set[Piece]] = {}
+    for unit in units:
+        for piece in unit.pieces:
+            pieces.setdefault(piece.source, set()).add(piece)
+    inputs = {}
+    for source, found in sorted(pieces.items()):
+        file = run.file(source)
+        changed = int(file.signature.split(":")[2]) / 1e9
+        inputs[source] = {
+            "signature": file.signature if now - changed > 2.0 else "",
+            "pieces": [dataclasses.asdict(piece) for piece in sorted(found, key=lambda piece: piece.start)],
+        }
+    return inputs
+
+
+def _read_units(
+    run: RunFiles,
+    parser: Parser,
+    todo: dict[str, Unit],
+    parts: Path,
+    workers: int | None,
+    progress: Progress | None,
+    total: int,
+) -> None:
+    done = total - len(todo)
+    size = sum(piece.end - piece.start for unit in todo.values() for piece in unit.pieces)
+    if workers is None:
+        wanted = getattr(parser, "uses_processes", True) and size >= PROCESSES_FROM_BYTES and len(todo) > 1
+        workers = (os.cpu_count() or 1) if wanted else 0
+    if workers <= 1:
+        for key, unit in todo.items():
+            _read_unit(parser, run, unit, parts / key)
+            done += 1
+            if progress:
+                progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
+        return
+    # Spawned, not forked: the libraries that read here run threads of their own.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        futures: dict[Future[None], Unit] = {
+            pool.submit(_read_unit, parser, run, unit, parts / key): unit for key, unit in todo.items()
+        }
+        for future in as_completed(futures):
+            future.result()
+            done += 1
+            if progress:
+                unit = futures[future]
+                progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
+
+
+def _read_unit(parser: Parser, run: RunFiles, unit: Unit, target: Path) -> None:
+    """Read one unit into a folder that appears under its name only when it is whole."""
+    with _fresh_folder(target) as folder, PartWriter(folder) as sink:
+        parser.read(unit, run, sink)
+
+
+@contextmanager
+def _fresh_folder(target: Path) -> Iterator[Path]:
+    folder = target.with_name(f".{target.name}.{os.getpid()}")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        folder.rename(target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finish(run: RunFiles, parser: Parser, keys: list[str], key: str, parts: Path, choice: plugins.Choice) -> RunFacts:
+    """Let the parser join the units; its rows become one more part, named by the key of the whole run."""
+    staged = _Staged(parts.parent, _by_table([parts / unit for unit in keys]))
+    shutil.rmtree(parts / key, ignore_errors=True)
+    with _fresh_folder(parts / key) as folder, PartWriter(folder) as sink:
+        for source, why in run.skipped:
+            sink.diagnose("note", "file-not-read", f"Not read: {why}.", source=source)
+        facts = parser.finish(staged, run, sink)
+        if facts.dialect is None and choice.detection.dialect is not None:
+            facts = dataclasses.replace(facts, dialect=choice.detection.dialect)
+    return facts
+
+
+def _by_table(folders: list[Path]) -> dict[str, list[Path]]:
+    tables: dict[str, list[Path]] = {}
+    for folder in folders:
+        for part in sorted(folder.glob("*.parquet")):
+            tables.setdefault(part.stem, []).append(part)
+    return tables
+
+
+def _assemble(
+    run: RunFiles,
+    parser: Parser,
+    choice: plugins.Choice,
+    folder: Path,
+    keys: list[str],
+    key: str,
+    inputs: Mapping[str, Any],
+    facts: RunFacts,
+) -> Dataset:
+    """Link the parts of all units into the folders of their tables, write ``run.json``, and drop what is left over."""
+    parts = folder / ".parts"
+    tables: dict[str, list[str]] = {}
+    for unit in [*dict.fromkeys(keys), key]:
+        for part in sorted((parts / unit).glob("*.parquet")):
+            if part.stem in SCHEMAS:
+                tables.setdefault(part.stem, []).append(f"{part.stem}/{unit}.parquet")
+                _link(part, folder / part.stem / f"{unit}.parquet")
+    tables["sources"] = [f"sources/{key}.parquet"]
+    (folder / "sources").mkdir(exist_ok=True)
+    pq.write_table(_sources(run, parser, inputs), folder / tables["sources"][0])
+    manifest = {
+        "layout": LAYOUT_VERSION,
+        "tool_version": __version__,
+        "identity": _identity(parser),
+        "key": key,
+        "run": str(run.root),
+        "parser": parser.name,
+        "parser_version": parser.version,
+        "detected_by": list(choice.detection.evidence),
+        "facts": _plain(facts),
+        "tables": tables,
+        "inputs": inputs,
+    }
+    dataset = _publish(folder, manifest)
+    _clean(folder, {*keys, key}, tables)
+    return dataset
+
+
+def _publish(folder: Path, manifest: Mapping[str, Any]) -> Dataset:
+    aside = folder / f".run.json.{os.getpid()}"
+    aside.write_text(json.dumps(manifest, indent=1, ensure_ascii=False))
+    aside.replace(folder / "run.json")
+    return Dataset(folder, manifest)
+
+
+def _link(part: Path, target: Path) -> None:
+    target.parent.mkdir(exist_ok=True)
+    if target.exists():
+        target.unlink()
+    try:
+        target.hardlink_to(part)
+    except OSError:  # a file system without hard links
+        shutil.copyfile(part, target)
+
+
+def _clean(folder: Path, keys: set[str], tables: Mapping[str, list[str]]) -> None:
+    kept = {name for parts in tables.values() for name in parts}
+    for table in SCHEMAS:
+        for part in (folder / table).glob("*.parquet"):
+            if f"{table}/{part.name}" not in kept:
+                part.unlink()
+    for unit in (folder / ".parts").iterdir():
+        if unit.name not in keys:
+            shutil.rmtree(unit, ignore_errors=True)
+
+
+def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any]) -> pa.Table:
+    rows = [
+        {
+            "source": source,
+            "path": source,
+            "kind": Path(run.file(source).name).suffix.removeprefix("."),
+            "bytes": run.file(source).bytes,
+            "digest": "sha256:" + entry["pieces"][-1]["digest"],
+            "parser": parser.name,
+            "rows": None,
+        }
+        for source, entry in inputs.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMAS["sources"])
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses, times and sets as plain JSON values; anything else unknown as text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, frozenset | set):
+        return sorted(_plain(item) for item in value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, float) and value != value:
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

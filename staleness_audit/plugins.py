@@ -1,0 +1,65 @@
+"""Parsers as plug-ins: found by entry point, chosen by what they recognise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.errors import NothingRecognised, SeveralFrameworks
+from staleness_audit.parser import Detection, Parser
+
+GROUP = "staleness_audit.parsers"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The parser that will read a run, and why it."""
+
+    parser: Parser
+    detection: Detection
+
+
+def parsers() -> dict[str, Parser]:
+    """All installed parsers by name, in alphabetical order.
+
+    Raises:
+        TypeError: an entry point does not name a ``Parser``.
+    """
+    found: dict[str, Parser] = {}
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
+        parser = entry.load()
+        if not isinstance(parser, Parser):
+            raise TypeError(f"The entry point {entry.name} = {entry.value} is not a staleness_audit.parser.Parser.")
+        found[parser.name] = parser
+    return found
+
+
+def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser] | None = None) -> Choice:
+    """Pick the parser for a run: the one named, or the finest of those that recognise it.
+
+    Raises:
+        NothingRecognised: no parser recognises the files (or none has the given name).
+        SeveralFrameworks: several do and none of them refines all others.
+    """
+    known = parsers() if among is None else among
+    if framework is not None:
+        if framework not in known:
+            raise NothingRecognised(f"No parser is called {framework!r}; there are: {', '.join(known)}.")
+        forced = known[framework].detect(run)
+        return Choice(known[framework], forced or Detection(("named on the command line",)))
+    found = {name: detection for name, parser in known.items() if (detection := parser.detect(run))}
+    strong = {name: detection for name, detection in found.items() if detection.strong}
+    candidates = strong or found
+    refined = {coarse for name in candidates for coarse in known[name].card.refines}
+    finest = [name for name in candidates if name not in refined]
+    if len(finest) == 1:
+        return Choice(known[finest[0]], candidates[finest[0]])
+    if finest:
+        listed = "; ".join(f"{name} ({candidates[name].evidence[0]})" for name in finest)
+        raise SeveralFrameworks(f"{run.root}: files of several frameworks: {listed}. Choose one with --framework.")
+    wanted = "; ".join(f"{name}: {parser.card.artifacts[0].path}" for name, parser in known.items())
+    raise NothingRecognised(
+        f"{run.root}: none of its {len(run.files)} files belongs to a known log format. Looked for {wanted}. "
+        "Give the run's own output directory, or name the format with --framework."
+    )

@@ -1,0 +1,90 @@
+"""Blocks of whole lines from a piece of a file, decompressed as they stream, with absolute line numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import zstandard
+
+from staleness_audit.discovery import Piece, RunFiles
+
+BLOCK_BYTES = 16 << 20
+MAX_LINE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Block:
+    """Whole lines. ``first_line`` numbers the first of them (from 1); ``cut`` = the last one lacks its newline."""
+
+    data: bytes
+    first_line: int
+    cut: bool
+
+
+class DamagedStream(Exception):
+    """A compressed file ended early or is corrupt after ``line``; what was read before it is good."""
+
+    def __init__(self, message: str, line: int) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Yield a piece as blocks of about ``block_bytes``; a line longer than that makes a block as long as itself.
+
+    Raises:
+        DamagedStream: after the last good line of a broken compressed file, or at a line beyond ``MAX_LINE_BYTES``.
+        UnreadableInput: the file cannot be opened.
+    """
+    compressed = run.file(piece.source).compressed
+    line = piece.first_line
+    rest = b""
+    with run.open(piece.source) as stream:
+        if not compressed:
+            stream.seek(piece.start)
+        left = None if compressed else piece.end - piece.start
+        while True:
+            size = block_bytes if left is None else min(block_bytes, left)
+            try:
+                chunk = _read(stream, size)
+            except (OSError, EOFError, zstandard.ZstdError) as error:
+                if rest:
+                    yield Block(rest, line, cut=True)
+                raise DamagedStream(f"the compressed data is damaged or cut ({error})", line) from error
+            if left is not None:
+                left -= len(chunk)
+            if not chunk:
+                break
+            at = chunk.rfind(b"\n")
+            if at < 0:
+                rest += chunk
+                if len(rest) > MAX_LINE_BYTES:
+                    raise DamagedStream(f"a line is longer than {MAX_LINE_BYTES >> 20} MiB", line)
+                continue
+            data = rest + chunk[: at + 1]
+            rest = chunk[at + 1 :]
+            yield Block(data, line, cut=False)
+            line += data.count(b"\n")
+    if rest:
+        yield Block(rest, line, cut=True)
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """Read up to ``size`` bytes; fewer only at the end (decompressors may return short reads)."""
+    parts = []
+    while size > 0 and (part := stream.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def numbered_lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, str, bool]]:
+    """Yield ``(line number, text without line end, cut)`` for each line; undecodable bytes become U+FFFD."""
+    for block in blocks(run, piece):
+        lines = block.data.decode("utf-8", errors="replace").split("\n")
+        if not block.cut:
+            lines.pop()
+        for index, text in enumerate(lines):
+            yield block.first_line + index, text.rstrip("\r"), block.cut and index == len(lines) - 1
