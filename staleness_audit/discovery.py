@@ -150,44 +150,48 @@ def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece
     """Walk a file once, hashing, counting lines and cutting after the newline that follows each target."""
     known_ends = {piece.end: piece.digest for piece in known}
     digest = hashlib.sha256()
-    start = position = 0
+    start = position = last_newline = 0
     line = first_line = 1
-    last_newline = 0
-    tail = hashlib.sha256()
-    tail_line = 1
+    before_last_newline = (digest.copy(), memoryview(b""))
     for chunk in _chunks(file.path, 0):
         offset = 0
         while offset < len(chunk):
-            wanted = min((end for end in known_ends if end > position), default=None)
-            if wanted is not None and wanted <= position + len(chunk) - offset:
-                stop = offset + wanted - position
-                cut = True
-            elif position + len(chunk) - offset - start >= target_bytes:
-                at = chunk.find(b"\n", max(offset, offset + start + target_bytes - position - 1))
-                stop, cut = (at + 1, True) if at >= 0 else (len(chunk), False)
-            else:
-                stop, cut = len(chunk), False
+            stop, cut = _next_stop(chunk, offset, position, start, known_ends, target_bytes)
             part = memoryview(chunk)[offset:stop]
             newline = chunk.rfind(b"\n", offset, stop)
             if newline >= 0:
-                tail = digest.copy()
-                tail.update(part[: newline + 1 - offset])
+                before_last_newline = (digest.copy(), part[: newline + 1 - offset])
                 last_newline = position + newline + 1 - offset
-                tail_line = line + chunk.count(b"\n", offset, stop)
             line += chunk.count(b"\n", offset, stop)
             digest.update(part)
             position += stop - offset
             offset = stop
-            ends_line = last_newline == position
-            if cut and ends_line and known_ends.get(position, "") in ("", digest.hexdigest()) and position > start:
+            unchanged = known_ends.pop(position, None) in (None, digest.hexdigest())
+            if cut and unchanged and last_newline == position > start:
                 yield Piece(file.source, start, position, first_line, digest.hexdigest())
                 start, first_line = position, line
-            known_ends.pop(position, None)
     if start < last_newline < position:
+        tail, part = before_last_newline
+        tail.update(part)
         yield Piece(file.source, start, last_newline, first_line, tail.hexdigest())
-        start, first_line = last_newline, tail_line
+        start, first_line = last_newline, line
     if position > start or position == 0:
         yield Piece(file.source, start, position, first_line, digest.hexdigest())
+
+
+def _next_stop(
+    chunk: bytes, offset: int, position: int, start: int, known_ends: dict[int, str], target_bytes: int
+) -> tuple[int, bool]:
+    """Return where in the chunk to stop next, and whether a piece may end there."""
+    end = position + len(chunk) - offset
+    wanted = min((known for known in known_ends if known > position), default=None)
+    if wanted is not None and wanted <= end:
+        return offset + wanted - position, True
+    if wanted is None and end - start >= target_bytes:
+        at = chunk.find(b"\n", max(offset, offset + start + target_bytes - position - 1))
+        if at >= 0:
+            return at + 1, True
+    return len(chunk), False
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

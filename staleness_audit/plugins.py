@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 
@@ -28,7 +29,12 @@ def parsers() -> dict[str, Parser]:
     """
     found: dict[str, Parser] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        parser = entry.load()
+        try:
+            parser = entry.load()
+        except ImportError as error:
+            # One broken plug-in must not take the others down with it.
+            warnings.warn(f"The parser {entry.name} ({entry.value}) cannot be loaded: {error}", stacklevel=2)
+            continue
         if not isinstance(parser, Parser):
             raise TypeError(f"The entry point {entry.name} = {entry.value} is not a staleness_audit.parser.Parser.")
         found[parser.name] = parser
