@@ -61,10 +61,14 @@ class Piece:
 
 @dataclass
 class RunFiles:
-    """The files of one run. ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same."""
+    """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
+
+    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same.
+    """
 
     root: Path
     files: tuple[RunFile, ...]
+    is_directory: bool = True
     skipped: tuple[tuple[str, str], ...] = ()
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
 
@@ -211,13 +215,14 @@ def discover(path: Path) -> RunFiles:
         raise UnreadableInput(f"{path}: {error.strerror or error}; give the directory or file a run has written.") from error
     if stat.S_ISREG(status.st_mode):
         root = path.resolve().parent
-        return RunFiles(root, (_run_file(root, path.resolve().name, status),))
+        return RunFiles(root, (_run_file(root, path.resolve().name, status),), is_directory=False)
     if not stat.S_ISDIR(status.st_mode):
         raise UnreadableInput(f"{path}: neither a directory nor a regular file; give the directory a run has written.")
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
     _walk(path.resolve(), "", files, skipped)
-    return RunFiles(path.resolve(), tuple(sorted(files, key=lambda file: natural(file.source))), tuple(sorted(skipped)))
+    listed = tuple(sorted(files, key=lambda file: natural(file.source)))
+    return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)))
 
 
 def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:

@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 
 from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
+from staleness_audit.engine import MEMORY_LIMIT, connect, create_view
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
@@ -38,7 +39,6 @@ from staleness_audit.tables import SCHEMAS
 
 LAYOUT_VERSION = 1
 PROCESSES_FROM_BYTES = 256 << 20
-MEMORY_LIMIT = "700MB"
 
 Progress = Callable[[int, int, str], None]
 """Called with (units done, units in all, what is being read)."""
@@ -88,38 +88,6 @@ class Dataset:
         for table in SCHEMAS:
             create_view(connection, table, self.parts(table))
         return connection
-
-
-def connect(folder: Path, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB that spills into ``folder``, is bounded by ``memory``, and loads no extension."""
-    connection = duckdb.connect(
-        config={
-            "memory_limit": memory,
-            "temp_directory": str(folder / ".spill"),
-            "preserve_insertion_order": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "TimeZone": "UTC",
-        }
-    )
-    return connection
-
-
-def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: list[Path]) -> None:
-    """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
-    if parts:
-        files = ", ".join("'" + str(part).replace("'", "''") + "'" for part in parts)
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}])')
-    else:
-        columns = ", ".join(f'NULL::{_duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')
-
-
-def _duckdb_type(arrow: pa.DataType) -> str:
-    if pa.types.is_timestamp(arrow):
-        return "TIMESTAMPTZ"
-    names = {pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
-    return names.get(arrow, "VARCHAR")
 
 
 def _empty(table: str) -> pl.LazyFrame:
@@ -184,7 +152,8 @@ def ingest(
         UnreadableInput: a file cannot be opened, or the folder cannot be written.
     """
     parser = choice.parser
-    if folder.resolve().is_relative_to(run.root) and run.root.is_dir() and CACHE_FOLDER not in folder.resolve().parts:
+    inside = run.is_directory and folder.resolve().is_relative_to(run.root)
+    if inside and CACHE_FOLDER not in folder.resolve().relative_to(run.root).parts:
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -341,8 +310,13 @@ def _by_table(folders: list[Path]) -> dict[str, list[Path]]:
     tables: dict[str, list[Path]] = {}
     for folder in folders:
         for part in sorted(folder.glob("*.parquet")):
-            tables.setdefault(part.stem, []).append(part)
+            tables.setdefault(_table_of(part), []).append(part)
     return tables
+
+
+def _table_of(part: Path) -> str:
+    """Return ``spans`` for ``spans.parquet`` and ``spans.1.parquet``."""
+    return part.name.split(".", 1)[0]
 
 
 def _assemble(
@@ -360,9 +334,10 @@ def _assemble(
     tables: dict[str, list[str]] = {}
     for unit in [*dict.fromkeys(keys), key]:
         for part in sorted((parts / unit).glob("*.parquet")):
-            if part.stem in SCHEMAS:
-                tables.setdefault(part.stem, []).append(f"{part.stem}/{unit}.parquet")
-                _link(part, folder / part.stem / f"{unit}.parquet")
+            if (table := _table_of(part)) in SCHEMAS:
+                name = f"{table}/{unit}{part.name.removeprefix(table)}"
+                tables.setdefault(table, []).append(name)
+                _link(part, folder / name)
     tables["sources"] = [f"sources/{key}.parquet"]
     (folder / "sources").mkdir(exist_ok=True)
     pq.write_table(_sources(run, parser, inputs), folder / tables["sources"][0])

@@ -149,6 +149,12 @@ class Sink(Protocol):
         column or a value that does not fit raises ``ValueError``. Rows of one staged table share one schema.
         """
 
+    def write_query(self, table: str, connection: duckdb.DuckDBPyConnection, query: str) -> None:
+        """Append the rows of a DuckDB query to an event table without carrying them through Python.
+
+        Columns are matched by name and cast as in ``write``; ``ValueError`` for one the table does not have.
+        """
+
     def diagnose(
         self,
         severity: Literal["error", "warning", "note"],

@@ -1,0 +1,120 @@
+"""Rebuilding lifecycles: SQL over the event tables (station *rebuild*).
+
+Each module in ``sql/`` yields one product, described in its head; modules build on the products before them. Products
+marked ``Publish: yes`` are kept as Parquet beside the tables. None of them depends on the bound, so that asking about
+another bound costs only the check.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+
+from staleness_audit.engine import create_view, literal
+from staleness_audit.ingest import Dataset
+
+
+@dataclass(frozen=True)
+class Module:
+    """One SQL file: its product, what a row is, its columns, and the query."""
+
+    product: str
+    grain: str
+    sources: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    published: bool
+    sql: str
+
+
+@cache
+def modules() -> tuple[Module, ...]:
+    """All modules in the order in which they run."""
+    folder = resources.files(__package__) / "sql"
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    return tuple(_parse((folder / name).read_text()) for name in names)
+
+
+def _parse(text: str) -> Module:
+    head = [line[3:] if line.startswith("-- ") else "" for line in text.splitlines() if line.startswith("--")]
+    fields = {key: value.strip() for line in head if (m := re.match(r"(Product|Grain|From|Publish): (.*)", line)) for key, value in [m.groups()]}
+    start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
+    columns: list[tuple[str, str]] = []
+    for line in head[start + 1 :]:
+        if not (entry := re.match(r"  (\w[\w, ]*?)(?:  +(\S.*))?$", line.split(" (", 1)[0] if "  " not in line.strip() else line)):
+            break
+        columns += [(name.strip(), entry[2] or "") for name in entry[1].split(",")]
+    sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
+    return Module(fields["Product"], fields["Grain"], sources, tuple(columns), fields.get("Publish") == "yes", text)
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """The products of a dataset, by name as Parquet files."""
+
+    dataset: Dataset
+    folder: Path
+
+    def part(self, product: str) -> Path:
+        """Parquet file of a published product."""
+        return self.folder / f"{product}.parquet"
+
+    def frame(self, product: str) -> pl.DataFrame:
+        """Return a published product as a frame; meant for the small ones (classes, steps)."""
+        return pl.read_parquet(self.part(product))
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """Open a DuckDB connection with views of all event tables and published products."""
+        connection = self.dataset.connect()
+        for module in modules():
+            if module.published:
+                create_view(connection, module.product, [self.part(module.product)])
+        return connection
+
+
+def rebuild(dataset: Dataset, progress: Callable[[int, int, str], None] | None = None) -> Rebuilt:
+    """Run the modules over a dataset, or return what an earlier run over the same tables left."""
+    code = sha256("\0".join(module.sql for module in modules()).encode()).hexdigest()[:8]
+    folder = dataset.folder / ".rebuilt" / f"{dataset.key}-{code}"
+    rebuilt = Rebuilt(dataset, folder)
+    if folder.exists():
+        return rebuilt
+    aside = folder.with_name(f".{folder.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    with dataset.connect() as connection:
+        connection.register("attempts", _attempts(dataset))
+        for index, module in enumerate(modules()):
+            if progress:
+                progress(index, len(modules()), module.product)
+            connection.execute(f"CREATE TEMP TABLE {module.product} AS {module.sql}")
+            if module.published:
+                target = literal(str(aside / f"{module.product}.parquet"))
+                connection.execute(f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
+    for other in folder.parent.iterdir():
+        if other != aside:
+            shutil.rmtree(other, ignore_errors=True)
+    aside.rename(folder)
+    return rebuilt
+
+
+def _attempts(dataset: Dataset) -> pa.Table:
+    """The attempts of the run: ``attempt``, ``resumed_after``, ``resumed_after_lo`` (int32)."""
+    rows = dataset.facts["attempts"] or [{"attempt": 0}]
+    columns = {
+        "attempt": [row["attempt"] for row in rows],
+        "resumed_after": [row.get("resumed_after") for row in rows],
+        "resumed_after_lo": [
+            row["resumed_after_lo"] if row.get("resumed_after_lo") is not None else row.get("resumed_after") for row in rows
+        ],
+    }
+    return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})

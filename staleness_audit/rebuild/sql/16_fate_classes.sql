@@ -1,0 +1,19 @@
+-- Product: fate_classes
+-- Publish: yes
+-- Grain: one row per set of possible fates.
+-- From: trajectory_lives.
+-- Columns:
+--   fates                                   possible fates as `kind:reason`; one = certain
+--   trajectories_lo, trajectories_hi        how many (hi null = open)
+--   tokens_lo, tokens_hi                    sampled tokens
+--   trained_lo, trained_hi                  those trained at least once
+SELECT
+    fates,
+    sum(multiplicity_lo)::BIGINT AS trajectories_lo,
+    CASE WHEN count(multiplicity_hi) = count(*) THEN sum(multiplicity_hi)::BIGINT END AS trajectories_hi,
+    sum(tokens_lo)::BIGINT AS tokens_lo,
+    CASE WHEN count(tokens_hi) = count(*) THEN sum(tokens_hi)::BIGINT END AS tokens_hi,
+    sum(trained_lo)::BIGINT AS trained_lo,
+    CASE WHEN count(least(trained_hi, tokens_hi)) = count(*) THEN sum(least(trained_hi, tokens_hi))::BIGINT END AS trained_hi
+FROM trajectory_lives
+GROUP BY fates
