@@ -183,7 +183,7 @@ def _ingest(
     units = list(parser.plan(run))
     keys = [_unit_key(parser, unit) for unit in units]
     inputs = _inputs(run, units)
-    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files)])
+    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files), run.assume])
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
@@ -346,7 +346,7 @@ def _assemble(
         "tool_version": __version__,
         "identity": _identity(parser),
         "key": key,
-        "run": str(run.root),
+        "run": str(run.root if run.is_directory else run.files[0].path),
         "parser": parser.name,
         "parser_version": parser.version,
         "detected_by": list(choice.detection.evidence),
