@@ -86,14 +86,22 @@ def guarantee(launch: Launch) -> Guarantee:
         case "psrl":
             return Guarantee(eta, "a finished request only enters buffers up to its admission version + max_staleness")
         case "roll":
-            return Guarantee(eta, "a batch takes groups of versions v - max_staleness to v, older ones expire at the update")
+            return Guarantee(
+                eta, "a batch takes groups of versions v - max_staleness to v, older ones expire at the update"
+            )
         case "slime":
             interval = launch.push_interval
-            return Guarantee(interval, "all requests in flight are cancelled at every update, so age is limited by the push interval")
+            return Guarantee(
+                interval, "all requests in flight are cancelled at every update, so age is limited by the push interval"
+            )
         case "areal" if eta == 0:
-            return Guarantee(0, "with max_staleness 0 no more than one batch is admitted and untrained, so none is overtaken")
+            return Guarantee(
+                0, "with max_staleness 0 no more than one batch is admitted and untrained, so none is overtaken"
+            )
         case "areal":
-            return Guarantee("none", "max_staleness limits admissions only: a long request is overtaken step after step")
+            return Guarantee(
+                "none", "max_staleness limits admissions only: a long request is overtaken step after step"
+            )
         case "verl":
             return Guarantee("none", "the sample window and the queue are limited, the age of what is in them is not")
     return Guarantee(None, "the logs do not say which policy was simulated")
@@ -131,7 +139,9 @@ CARD: Final = Card(
             "log_telemetry=true (default)",
             "tokens generated at every weight update, so that the version of every token is exact",
         ),
-        Artifact("logs/train.jsonl", "log_telemetry=true (default)", "which steps completed, when, with how many requests"),
+        Artifact(
+            "logs/train.jsonl", "log_telemetry=true (default)", "which steps completed, when, with how many requests"
+        ),
         Artifact("logs/rollout_step.jsonl", "log_telemetry=true (default)", "nothing about single requests"),
         Artifact(".hydra/config.yaml", "always written by Hydra", "policy and bound of the last simulation"),
         Artifact("run.log", "log_level=INFO (default)", "policy and size of every simulation in this folder"),
@@ -140,7 +150,9 @@ CARD: Final = Card(
     modes=(
         _mode("psrl", BOUND_KEY, True, "max_staleness", "admission reserves a slot in a buffer no more than eta ahead"),
         _mode("roll", BOUND_KEY, True, "max_staleness", "groups older than eta expire at every update"),
-        _mode("areal", BOUND_KEY, False, "none (0 for max_staleness 0)", "limits admissions, long requests are overtaken"),
+        _mode(
+            "areal", BOUND_KEY, False, "none (0 for max_staleness 0)", "limits admissions, long requests are overtaken"
+        ),
         _mode("slime", None, None, "policy.update_weights_interval", "everything in flight is cancelled at an update"),
         _mode("verl", None, False, "none", "window and queue are limited, age is not"),
     ),

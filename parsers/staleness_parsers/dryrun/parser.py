@@ -99,18 +99,12 @@ class _Finish:
             found = simulations(self._db)
             console = self._console()
             open_settings = self._settings(found, console)
-            for query in (rebuild.REQUEST, rebuild.TRAIN, rebuild.INSTANCE):
-                self._db.execute(query)
+            rebuild.prepare(self._db)
             self._simulation_table(found, console)
-            for query in (*rebuild.BEFORE_READING, rebuild.STATE, rebuild.LAST_STATE):
-                self._db.execute(query)
+            rebuild.join(self._db)
             self._read_occupancy()
-            for query in rebuild.AFTER_READING:
-                self._db.execute(query)
-            for table, query in rebuild.TABLES.items():
-                self._sink.write_query(table, self._db, query)
-            self._sink.write_query("events", self._db, rebuild.LEFT_OVER)
-            self._sink.write_query("events", self._db, rebuild.PERHAPS_USED)
+            rebuild.trace(self._db)
+            rebuild.write(self._db, self._sink)
             self._write_console_figures(found, console)
             findings = Findings.collect(self._db)
             report_damage(self._db, self._sink)
@@ -193,16 +187,13 @@ class _Finish:
 
     def _read_occupancy(self) -> None:
         """Read the rows that matter from the instance streams into ``state`` and ``last_state``."""
-        wanted = "SELECT source, attempt, k, line, \"start\", size FROM wanted ORDER BY source, \"start\""
-        for batch in self._states(wanted):
-            self._db.register("batch", batch)
-            self._db.execute("INSERT INTO state SELECT b.* FROM batch b SEMI JOIN inside USING (attempt, rid, k)")
-            self._db.unregister("batch")
-        last = "SELECT source, attempt, 0 AS k, line, \"start\", size FROM last_place ORDER BY source, \"start\""
-        for batch in self._states(last):
-            self._db.register("batch", batch)
-            self._db.execute(rebuild.ADD_LAST_STATE)
-            self._db.unregister("batch")
+        wanted = 'SELECT source, attempt, k, line, "start", size FROM wanted ORDER BY source, "start"'
+        last = 'SELECT source, attempt, NULL AS k, line, "start", size FROM last_place ORDER BY source, "start"'
+        for places, needed in ((wanted, "inside USING (attempt, rid, k)"), (last, "cand USING (attempt, rid)")):
+            for batch in self._states(places):
+                self._db.register("batch", batch)
+                self._db.execute(f"INSERT INTO state SELECT b.* FROM batch b SEMI JOIN {needed}")  # noqa: S608
+                self._db.unregister("batch")
 
     def _states(self, query: str) -> Iterator[pa.Table]:
         """Yield (attempt, rid, k, generated, source, line) of the rows a query names, some hundred thousand at a time."""
@@ -275,7 +266,11 @@ class _Finish:
     def _attempts(self, found: list[Simulation]) -> list[Attempt]:
         ends = dict(self._db.execute("SELECT attempt, finish FROM simulation").fetchall())
         return [
-            Attempt(s.attempt, started=_instant(s.shift), ended=_instant(s.shift + ends[s.attempt]) if ends[s.attempt] else None)
+            Attempt(
+                s.attempt,
+                started=_instant(s.shift),
+                ended=_instant(s.shift + ends[s.attempt]) if ends[s.attempt] else None,
+            )
             for s in found
         ]
 
@@ -302,11 +297,18 @@ def _hints(found: list[Simulation], findings: Findings) -> list[Hint]:
     """Settings that would have made these logs tell more."""
     hints = []
     if not findings.requests:
-        hints.append(Hint("which requests were trained, and by which version they were made", "log_telemetry=true (keep logs/)"))
+        hints.append(
+            Hint("which requests were trained, and by which version they were made", "log_telemetry=true (keep logs/)")
+        )
     elif findings.blurred:
-        hints.append(Hint("how many tokens of a request each version made", "keep logs/instance/*.jsonl beside request.jsonl"))
+        hints.append(
+            Hint("how many tokens of a request each version made", "keep logs/instance/*.jsonl beside request.jsonl")
+        )
     if any(not simulation.launch.config for simulation in found):
         hints.append(
-            Hint("policy and bound of a simulation", "a hydra.run.dir and output_dir of its own for every run; keep .hydra/")
+            Hint(
+                "policy and bound of a simulation",
+                "a hydra.run.dir and output_dir of its own for every run; keep .hydra/",
+            )
         )
     return hints

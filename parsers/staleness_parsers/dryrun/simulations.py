@@ -185,7 +185,9 @@ def align(scores: Sequence[Sequence[int]]) -> dict[int, int]:
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
     for i in range(rows - 1, -1, -1):
         for j in range(columns - 1, -1, -1):
-            best[i][j] = max(best[i + 1][j], best[i][j + 1], scores[i][j] + best[i + 1][j + 1] if scores[i][j] > 0 else 0)
+            best[i][j] = max(
+                best[i + 1][j], best[i][j + 1], scores[i][j] + best[i + 1][j + 1] if scores[i][j] > 0 else 0
+            )
     pairs: dict[int, int] = {}
     i = j = 0
     while i < rows and j < columns:
@@ -199,7 +201,9 @@ def align(scores: Sequence[Sequence[int]]) -> dict[int, int]:
     return pairs
 
 
-def assign_launches(found: Sequence[Simulation], configs: Sequence[tuple[str, str]], starts: Sequence[tuple[str, Sequence[str]]]) -> bool:
+def assign_launches(
+    found: Sequence[Simulation], configs: Sequence[tuple[str, str]], starts: Sequence[tuple[str, Sequence[str]]]
+) -> bool:
     """Say for each simulation which settings it ran with; return whether anything had to be left open.
 
     ``configs``: (source, JSON text); ``starts``: (source, words of the start line) in the order of the log. With as
@@ -212,7 +216,11 @@ def assign_launches(found: Sequence[Simulation], configs: Sequence[tuple[str, st
     if len(lines) == len(found):
         for simulation, launch in zip(found, lines, strict=True):
             simulation.launch = launch
-    pairs = list(zip(found, launches, strict=True)) if len(launches) == len(found) else list(zip(found[-1:], launches[-1:], strict=False))
+    pairs = (
+        list(zip(found, launches, strict=True))
+        if len(launches) == len(found)
+        else list(zip(found[-1:], launches[-1:], strict=False))
+    )
     for simulation, launch in pairs:
         known = simulation.launch.policy
         if known is None or known == launch.policy:

@@ -123,7 +123,9 @@ def find(run: RunFiles) -> Found:
         head = run.head(config.source, _HEAD_BYTES)
         if all(mark in head for mark in _CONFIG_MARKS):
             found.clues.append(f"{config.source} configures a simulation (rollout.livelock_rounds).")
-    found.consoles = sorted({file.source: file for p in _CONSOLE_PATTERNS for file in run.match(p)}.values(), key=_by_name)
+    found.consoles = sorted(
+        {file.source: file for p in _CONSOLE_PATTERNS for file in run.match(p)}.values(), key=_by_name
+    )
     for console in found.consoles:
         if _START_MARK in run.head(console.source, _HEAD_BYTES):
             found.clues.append(f"{console.source} says `Starting simulation: policy=`.")
@@ -211,7 +213,9 @@ class _Reader:
         usable = _time("t") & (pl.col("rid") >= 0) & pl.col("event").is_in(EVENTS)
         usable &= (pl.col("event") != "consume") | pl.col("consume_version").is_between(0, 1 << 30)
         for rows in self._tables(REQUEST):
-            self._stage("dryrun_request", self._sound(rows, usable, "t, event, rid or consume_version is missing or absurd"))
+            self._stage(
+                "dryrun_request", self._sound(rows, usable, "t, event, rid or consume_version is missing or absurd")
+            )
 
     def train(self) -> None:
         """Stage rows of ``train.jsonl`` that say which step and when."""

@@ -32,11 +32,15 @@ class Findings:
     @classmethod
     def collect(cls, db: duckdb.DuckDBPyConnection) -> Findings:
         """Run the checks (guide 3: check of v_traj, self-check of segments; guide 5: n_reqs; rids without gaps)."""
-        completed = db.execute("SELECT attempt, count(*) FROM step WHERE train_line IS NOT NULL GROUP BY ALL").fetchall()
+        completed = db.execute(
+            "SELECT attempt, count(*) FROM step WHERE train_line IS NOT NULL GROUP BY ALL"
+        ).fetchall()
         return cls(
             requests=_count(db, "FROM req"),
             completed=dict(completed),
-            blurred=_count(db, "FROM (SELECT DISTINCT attempt, rid FROM span_row WHERE version_lo IS DISTINCT FROM version_hi)"),
+            blurred=_count(
+                db, "FROM (SELECT DISTINCT attempt, rid FROM span WHERE version_lo IS DISTINCT FROM version_hi)"
+            ),
             short_steps=db.execute(
                 "SELECT attempt, k, n_reqs - members, train_source, train_line FROM step WHERE members < n_reqs ORDER BY ALL"
             ).fetchall(),
@@ -75,20 +79,35 @@ def report_damage(db: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     may have been the last step's, which is then unconfirmed; all others are proven by the step after them. Instance rows
     only narrow versions.
     """
-    torn = {folder for (folder,) in db.execute("SELECT DISTINCT folder FROM dryrun_damage WHERE kind = 'train' AND NOT cut").fetchall()}
+    torn = {
+        folder
+        for (folder,) in db.execute(
+            "SELECT DISTINCT folder FROM dryrun_damage WHERE kind = 'train' AND NOT cut"
+        ).fetchall()
+    }
     counted = {folder for (folder,) in db.execute("SELECT DISTINCT folder FROM train").fetchall()} - torn
     requested = {folder for (folder,) in db.execute("SELECT DISTINCT folder FROM dryrun_request").fetchall()}
-    rows = db.execute("SELECT folder, source, line, why, cut, rest, kind FROM dryrun_damage ORDER BY source, line").fetchall()
+    rows = db.execute(
+        "SELECT folder, source, line, why, cut, rest, kind FROM dryrun_damage ORDER BY source, line"
+    ).fetchall()
     for folder, source, line, why, cut, rest, kind in rows:
         opens: Literal["training", "fates"] | None = None
         if cut:
-            sink.diagnose("note", "cut-line", f"The last line is cut, the record did not happen ({kind}).", source=source, line=line)
+            sink.diagnose(
+                "note",
+                "cut-line",
+                f"The last line is cut, the record did not happen ({kind}).",
+                source=source,
+                line=line,
+            )
             continue
         if kind == "request":
             opens = "fates" if folder in counted else "training"
         elif kind == "train" and folder not in requested:
             opens = "training"
-        severity: Literal["error", "warning", "note"] = "error" if opens else "note" if kind in {"rollout", "console"} else "warning"
+        severity: Literal["error", "warning", "note"] = (
+            "error" if opens else "note" if kind in {"rollout", "console"} else "warning"
+        )
         what = "Everything from this line on could not be read" if rest else "This line could not be read"
         sink.diagnose(
             severity,
