@@ -29,7 +29,7 @@ CANCEL_REASONS: Final = {
 
 @dataclass(frozen=True)
 class Launch:
-    """What is known of one simulation's settings: ``policy`` from ``.hydra`` or the start line, the rest from ``.hydra``.
+    """What is known of one simulation's settings, from ``.hydra`` or at least from its start line in ``run.log``.
 
     ``config`` is the resolved configuration, empty where it is lost (an appended run overwrites it).
     """
@@ -52,8 +52,13 @@ class Launch:
         return _whole(lookup(self.config, "workload.prompt.lo")) if fixed else None
 
     @property
+    def serving_rule_known(self) -> bool:
+        """Whether the version the engines serve follows from what is known (slime's depends on its interval)."""
+        return self.policy is not None and (self.policy != "slime" or self.push_interval is not None)
+
+    @property
     def push_interval(self) -> int | None:
-        """slime's N: the engine serves multiples of N, each from the start of step N, 2N, ... on; None = other rule."""
+        """N of slime: the engines serve its multiples, each from the start of step N, 2N, ...; None: k + 1 at once."""
         return _whole(lookup(self.config, "policy.update_weights_interval")) if self.policy == "slime" else None
 
 
@@ -131,8 +136,8 @@ CARD: Final = Card(
         Artifact(
             "logs/request.jsonl",
             "log_telemetry=true (default)",
-            "every request's admission, completion, drop and training step; oldest and newest version of its tokens, so "
-            "that staleness per request is exact",
+            "every request's admission, completion, drop and training step; oldest and newest version of its tokens, "
+            "so that staleness per request is exact",
         ),
         Artifact(
             "logs/instance/<i>.jsonl",
@@ -158,8 +163,8 @@ CARD: Final = Card(
     ),
     betrays=(
         "Request numbers have no gaps and train.jsonl counts the requests of every step, so a lost consume row of a "
-        "completed step and a lost request are noticed, as is an instance stream without a row at a weight update. A lost "
-        "drop row (the request then looks left over) and records missing at the end of all streams alike are not."
+        "completed step and a lost request are noticed, as is an instance stream without a row at a weight update. A "
+        "lost drop row (the request then looks left over) and records missing at the end of all streams alike are not."
     ),
 )
 """The framework on one page."""

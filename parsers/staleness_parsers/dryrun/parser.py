@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -10,15 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 import pyarrow as pa
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import RunFiles, natural
 from staleness_audit.parser import Attempt, Bound, Detection, Hint, RunFacts, Sign, Sink, Staged, Unit
 from staleness_parsers.dryrun import control, rebuild, streams
-from staleness_parsers.dryrun.simulations import Simulation, assign_launches, config_of, simulations
-from staleness_parsers.dryrun.verdicts import Findings, report_damage, report_findings
+from staleness_parsers.dryrun.simulations import (
+    Simulation,
+    assign_launches,
+    config_of,
+    launch_settings,
+    simulations,
+    start_settings,
+)
+from staleness_parsers.dryrun.verdicts import Findings, find, report_damage, report_findings
 
 if TYPE_CHECKING:
     import duckdb
 
+_RUN_LOG: Final = re.compile(r"(^|/)run\.log(\.gz|\.zst)?$")
 _BATCH: Final = 100_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT_COLUMNS: Final = [("folder", pa.string()), ("source", pa.string())]
@@ -29,8 +38,14 @@ _STAGED: Final = {
         [("t", pa.float64()), ("line", pa.int64()), ("start", pa.int64()), ("size", pa.int64()), *_TEXT_COLUMNS]
     ),
     "dryrun_damage": pa.schema(
-        [("line", pa.int64()), ("why", pa.string()), ("cut", pa.bool_()), ("rest", pa.bool_()), ("kind", pa.string())]
-        + _TEXT_COLUMNS
+        [
+            ("line", pa.int64()),
+            ("why", pa.string()),
+            ("cut", pa.bool_()),
+            ("rest", pa.bool_()),
+            ("kind", pa.string()),
+            *_TEXT_COLUMNS,
+        ]
     ),
 }
 _STATE: Final = pa.schema(
@@ -106,10 +121,24 @@ class _Finish:
             rebuild.trace(self._db)
             rebuild.write(self._db, self._sink)
             self._write_console_figures(found, console)
-            findings = Findings.collect(self._db)
+            findings = find(self._db)
             report_damage(self._db, self._sink)
-            report_findings(findings, found, self._sink, settings_open=open_settings)
+            report_findings(self._db, findings, found, self._sink, settings_open=open_settings)
+            self._report_copies()
             return self._run_facts(found, console, findings)
+
+    def _report_copies(self) -> None:
+        """Say which files were passed over because they bear the name of another one, and whether they differ."""
+        for kept, passed in streams.find(self._run).copies:
+            same = streams.same_bytes(self._run, kept, passed)
+            self._sink.diagnose(
+                "note" if same else "error",
+                "stream-twice",
+                f"It has the name of {kept}{' and its content' if same else ' but not its content'} and is not read; "
+                "remove the one that does not belong here.",
+                source=passed,
+                opens=None if same else "training",
+            )
 
     # -- what belongs to whom ------------------------------------------------------------------------------------
 
@@ -117,25 +146,25 @@ class _Finish:
         """Lines of consoles that tell something, in the order of files and lines."""
         if not self._staged.has("dryrun_console"):
             return []
-        return self._staged.scan("dryrun_console").sort("source", "line").collect().to_dicts()
+        rows = self._staged.scan("dryrun_console").collect().to_dicts()
+        return sorted(rows, key=lambda row: (natural(row["source"]), row["line"]))
 
     def _settings(self, found: list[Simulation], console: list[dict[str, Any]]) -> bool:
         """Give every simulation its settings; return whether some had to be left open."""
         configs: list[tuple[str, str]] = []
         if self._staged.has("dryrun_config"):
-            rows = self._staged.scan("dryrun_config").select("source", "config").collect()
-            configs = [(source, config) for source, config in rows.iter_rows()]
+            configs = list(self._staged.scan("dryrun_config").select("source", "config").collect().iter_rows())
         # A capture of stdout may repeat what run.log says.
         starts = [(row["source"], row["words"]) for row in console if row["what"] == "start"]
-        logs = [start for start in starts if start[0].endswith("run.log")] or starts
-        return assign_launches(found, configs, logs)
+        logs = [(source, words) for source, words in starts if _RUN_LOG.search(source)] or starts
+        return assign_launches(found, launch_settings(configs), start_settings(logs))
 
     def _simulation_table(self, found: list[Simulation], console: list[dict[str, Any]]) -> None:
-        """Make table ``simulation``: what SQL needs to know of each attempt. Times of one begin after the one before."""
+        """Make table ``simulation``: what SQL needs of each attempt. Times of one begin after the one before."""
         ends = dict(
             self._db.execute(
-                'SELECT attempt, max(t) FROM (SELECT attempt, t FROM request UNION ALL SELECT attempt, "end" FROM train)'
-                " GROUP BY attempt"
+                "SELECT attempt, max(t) FROM"
+                ' (SELECT attempt, t FROM request UNION ALL SELECT attempt, "end" FROM train) GROUP BY attempt'
             ).fetchall()
         )
         unsure = {
@@ -146,8 +175,8 @@ class _Finish:
         }
         announced = [int(row["words"][0]) for row in console if row["what"] == "complete"]
         self._db.execute(
-            "CREATE TEMP TABLE simulation (attempt INTEGER, shift BIGINT, finish DOUBLE, policy VARCHAR, push_interval BIGINT,"
-            " drop_reason VARCHAR, cancel_reason VARCHAR, announced BIGINT, train_whole BOOLEAN, fixed_prompt BIGINT)"
+            "CREATE TEMP TABLE simulation (attempt INTEGER, shift BIGINT, finish DOUBLE, rule_known BOOLEAN,"
+            " push_interval BIGINT, drop_reason VARCHAR, cancel_reason VARCHAR, announced BIGINT, train_whole BOOLEAN, fixed_prompt BIGINT)"
         )
         shift = 0
         for simulation in found:
@@ -158,7 +187,7 @@ class _Finish:
                 simulation.attempt,
                 shift,
                 end,
-                policy or None,
+                simulation.launch.serving_rule_known,
                 simulation.launch.push_interval,
                 control.DROP_REASONS.get(policy, "unknown"),
                 control.CANCEL_REASONS.get(policy, "unknown"),
@@ -196,7 +225,7 @@ class _Finish:
                 self._db.unregister("batch")
 
     def _states(self, query: str) -> Iterator[pa.Table]:
-        """Yield (attempt, rid, k, generated, source, line) of the rows a query names, some hundred thousand at a time."""
+        """Yield (attempt, rid, k, generated, source, line) of the rows a query names, many at a time."""
         places = self._db.execute(query).fetchall()
         columns: dict[str, list[Any]] = {name: [] for name in _STATE.names}
         for source, group in groupby(places, key=lambda place: place[0]):
@@ -207,7 +236,7 @@ class _Finish:
                     self._sink.diagnose(
                         "warning",
                         "occupancy-unreadable",
-                        f"This row should tell the tokens at a weight update, but {row.why}; versions become intervals.",
+                        f"It should tell the tokens at a weight update, but {row.why}; versions become intervals.",
                         source=source,
                         line=place[3],
                     )
@@ -260,7 +289,7 @@ class _Finish:
             signs=self._signs(found, console, findings),
             unseen=frozenset() if findings.requests else frozenset({"dropped", "cancelled", "pending"}),
             hints=_hints(found, findings),
-            groups_per_step=last.launch.requests_per_step,
+            groups_per_step=last.launch.requests_per_step or findings.requests_per_step,
         )
 
     def _attempts(self, found: list[Simulation]) -> list[Attempt]:
@@ -294,7 +323,7 @@ def _instant(seconds: float) -> datetime:
 
 
 def _hints(found: list[Simulation], findings: Findings) -> list[Hint]:
-    """Settings that would have made these logs tell more."""
+    """Name the settings that would have made these logs tell more."""
     hints = []
     if not findings.requests:
         hints.append(

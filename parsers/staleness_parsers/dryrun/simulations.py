@@ -8,7 +8,7 @@ laid beside those of ``request.jsonl``: in order, and so that times agree to the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -56,6 +56,11 @@ class Simulation:
     parts: list[Part] = field(default_factory=list)
     launch: Launch = field(default_factory=Launch)
     shift: int = 0
+
+    @property
+    def root(self) -> str:
+        """The output folder: the one that holds ``logs``."""
+        return self.folder.removesuffix("logs").removesuffix("/")
 
     def has(self, kind: str) -> bool:
         """Whether some part of this kind of stream belongs to it."""
@@ -111,7 +116,8 @@ def simulations(connection: duckdb.DuckDBPyConnection) -> list[Simulation]:
 def _publish(connection: duckdb.DuckDBPyConnection, found: Sequence[Simulation]) -> None:
     """(Re)make table ``part``; parts that belong to nobody get a null attempt by the outer query's filter."""
     connection.execute(
-        "CREATE OR REPLACE TEMP TABLE part (kind VARCHAR, source VARCHAR, number BIGINT, first_line BIGINT, attempt INTEGER)"
+        "CREATE OR REPLACE TEMP TABLE part"
+        " (kind VARCHAR, source VARCHAR, number BIGINT, first_line BIGINT, attempt INTEGER)"
     )
     rows = [(p.kind, p.source, p.number, p.first_line, s.attempt) for s in found for p in s.parts]
     if rows:
@@ -132,7 +138,7 @@ def _train_scores(connection: duckdb.DuckDBPyConnection) -> Scores:
             FROM dryrun_request r ASOF JOIN part p ON r.source = p.source AND r.line >= p.first_line
             WHERE r.event = 'consume' GROUP BY ALL
         ), trained AS ({_parted("train", "folder, version - 1 AS k, start AS t")})
-        SELECT source, number, attempt, count(*) FILTER (consumed.t = trained.t) - count(*) FILTER (consumed.t <> trained.t)
+        SELECT source, number, attempt, sum(CASE WHEN consumed.t = trained.t THEN 1 ELSE -1 END)::BIGINT
         FROM trained JOIN consumed USING (folder, k) GROUP BY ALL""",  # noqa: S608
     )
 
@@ -201,31 +207,59 @@ def align(scores: Sequence[Sequence[int]]) -> dict[int, int]:
     return pairs
 
 
-def assign_launches(
-    found: Sequence[Simulation], configs: Sequence[tuple[str, str]], starts: Sequence[tuple[str, Sequence[str]]]
-) -> bool:
+Settings = tuple[str, Launch]
+"""(source, what it says)"""
+
+
+def assign_launches(found: Sequence[Simulation], configs: Sequence[Settings], starts: Sequence[Settings]) -> bool:
     """Say for each simulation which settings it ran with; return whether anything had to be left open.
 
-    ``configs``: (source, JSON text); ``starts``: (source, words of the start line) in the order of the log. With as
-    many as there are simulations they go in order (Hydra's folders are named by date and time); otherwise the last
-    configuration belongs to the last simulation, for each run overwrites ``.hydra`` (guide 8), and no other has one.
+    ``configs``: the configurations; ``starts``: the start lines of the logs, in their order. With as many as there are
+    simulations they go in order (Hydra's folders are named by date and time); otherwise the last configuration belongs
+    to the last simulation, for each run overwrites ``.hydra`` (guide 8), and no other has one. Where the simulations
+    have several output folders, this holds for each by itself.
     """
-    texts = [text for _, text in sorted(configs, key=lambda config: natural(config[0]))]
-    launches = [launch_from_config(orjson.loads(text)) for text in texts]
-    lines = [_launch_from_line(words) for _, words in starts if words[4] == "True"]
-    if len(lines) == len(found):
-        for simulation, launch in zip(found, lines, strict=True):
+    roots = list(dict.fromkeys(simulation.root for simulation in found))
+    for root in roots:
+        mine = [simulation for simulation in found if simulation.root == root]
+        _assign(mine, _below(root, roots, configs), _below(root, roots, starts))
+    return any(not simulation.launch.config for simulation in found)
+
+
+def _below(root: str, roots: Sequence[str], settings: Sequence[Settings]) -> list[Launch]:
+    """Pick the settings in a root (and in no root below it); those outside of all roots belong to the only one."""
+    return [launch for source, launch in settings if _owner(source, roots) == root]
+
+
+def _owner(source: str, roots: Sequence[str]) -> str | None:
+    above = [root for root in roots if not root or source.startswith(root + "/")]
+    if above:
+        return max(above, key=len)
+    return roots[0] if len(roots) == 1 else None
+
+
+def _assign(mine: Sequence[Simulation], configs: Sequence[Launch], starts: Sequence[Launch]) -> None:
+    if len(starts) == len(mine):
+        for simulation, launch in zip(mine, starts, strict=True):
             simulation.launch = launch
-    pairs = (
-        list(zip(found, launches, strict=True))
-        if len(launches) == len(found)
-        else list(zip(found[-1:], launches[-1:], strict=False))
-    )
-    for simulation, launch in pairs:
-        known = simulation.launch.policy
-        if known is None or known == launch.policy:
-            simulation.launch = replace(launch, policy=launch.policy or known)
-    return len(launches) != len(found) or any(not simulation.launch.config for simulation in found)
+    as_many = len(configs) == len(mine)
+    for simulation, launch in (
+        zip(mine, configs, strict=True) if as_many else zip(mine[-1:], configs[-1:], strict=False)
+    ):
+        known = simulation.launch
+        if known.policy is None or (known.policy, known.batch_size) == (launch.policy, launch.batch_size):
+            simulation.launch = launch
+
+
+def launch_settings(configs: Iterable[tuple[str, str]]) -> list[Settings]:
+    """Turn (source, JSON text) of configurations into settings, in natural order of their names."""
+    ordered = sorted(configs, key=lambda config: natural(config[0]))
+    return [(source, launch_from_config(orjson.loads(text))) for source, text in ordered]
+
+
+def start_settings(starts: Iterable[tuple[str, Sequence[str]]]) -> list[Settings]:
+    """Turn the words of start lines into settings; a simulation without telemetry left no rows and is passed over."""
+    return [(source, _launch_from_line(words)) for source, words in starts if words[4] == "True"]
 
 
 def _launch_from_line(words: Sequence[str]) -> Launch:

@@ -31,7 +31,7 @@ import polars as pl
 import pyarrow as pa
 import zstandard
 
-from staleness_audit.discovery import Piece, RunFile, RunFiles
+from staleness_audit.discovery import Piece, RunFile, RunFiles, natural
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
@@ -95,12 +95,16 @@ _CONSOLE_PATTERNS: Final = ("*.log", "*.txt", "*.out", "stdout", "stderr")
 
 @dataclass
 class Found:
-    """The files of DryRun-RL in a run: streams by folder, configurations, consoles; ``clues`` say how they were known."""
+    """The files of DryRun-RL in a run: streams by folder, configurations, consoles; ``clues`` say how they were known.
+
+    ``copies``: (read, passed over) where a file lies there both compressed and not.
+    """
 
     streams: list[tuple[str, str, RunFile]] = field(default_factory=list)
     configs: list[RunFile] = field(default_factory=list)
     consoles: list[RunFile] = field(default_factory=list)
     clues: list[str] = field(default_factory=list)
+    copies: list[tuple[str, str]] = field(default_factory=list)
 
 
 def find(run: RunFiles) -> Found:
@@ -126,11 +130,19 @@ def find(run: RunFiles) -> Found:
     found.consoles = sorted(
         {file.source: file for p in _CONSOLE_PATTERNS for file in run.match(p)}.values(), key=_by_name
     )
-    for console in found.consoles:
+    for console in run.match("run.log"):
         if _START_MARK in run.head(console.source, _HEAD_BYTES):
             found.clues.append(f"{console.source} says `Starting simulation: policy=`.")
     # An empty stream is legal; without any clue beside it, the folder's name must vouch for it.
-    found.streams = [entry for entry in named if entry[0] in sure or PurePosixPath(entry[0]).name == "logs"]
+    ours = [entry for entry in named if entry[0] in sure or PurePosixPath(entry[0]).name == "logs"]
+    seen: dict[str, RunFile] = {}
+    for folder, kind, file in sorted(ours, key=lambda entry: entry[2].compressed):
+        first = seen.setdefault(file.name, file)
+        if first is file:
+            found.streams.append((folder, kind, file))
+        else:
+            found.copies.append((first.source, file.source))
+    found.streams.sort(key=lambda entry: natural(entry[2].name))
     return found
 
 
@@ -258,8 +270,13 @@ class _Reader:
                 self._bad(BadLine(line, "not an occupancy row with a time", "", cut=cut and not whole))
             begin = end + 1
             line += 1
-        rows = {"t": times, "line": lines, "start": starts, "size": sizes}
-        self._stage("dryrun_instance", pl.DataFrame({name: pl.Series(values) for name, values in rows.items()}))
+        columns = {
+            "t": pl.Series(times),
+            "line": pl.Series(lines),
+            "start": pl.Series(starts),
+            "size": pl.Series(sizes),
+        }
+        self._stage("dryrun_instance", pl.DataFrame(columns))
 
     def config(self) -> None:
         """Stage a configuration of this simulator; others' files of that name are passed over."""
@@ -286,10 +303,16 @@ class _Reader:
             self._stage("dryrun_console", pl.DataFrame(rows, schema=_CONSOLE_SCHEMA))
 
 
-_CONSOLE_SCHEMA: Final = {"line": pl.Int64, "what": pl.String, "words": pl.List(pl.String), "text": pl.String}
+_CONSOLE_SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
+    "line": pl.Int64,
+    "what": pl.String,
+    "words": pl.List(pl.String),
+    "text": pl.String,
+}
 _CONSOLE_LINES: Final = {
     "start": re.compile(
-        r"Starting simulation: policy=(\w+), n_versions=(\d+), n_instances=(\d+), batch_size=(\d+), log_telemetry=(True|False)"
+        r"Starting simulation: policy=(\w+), n_versions=(\d+), n_instances=(\d+), batch_size=(\d+),"
+        r" log_telemetry=(True|False)"
     ),
     "complete": re.compile(r"^Simulation complete: (\d+) versions in ([\d.]+)s"),
     "consumed": re.compile(r"^\s*Consumed: (\d+) requests"),
@@ -318,6 +341,18 @@ def _row_time(data: bytes, begin: int, end: int, *, check: bool) -> float | None
     except ValueError:
         return None
     return float(t) if isinstance(t, int | float) and 0.0 <= t <= LATEST else None
+
+
+def same_bytes(run: RunFiles, one: str, other: str) -> bool:
+    """Compare the decompressed bytes of two files; damage makes them different."""
+    try:
+        with run.open(one) as first, run.open(other) as second:
+            while chunk := first.read(_HEAD_BYTES):
+                if second.read(len(chunk)) != chunk:
+                    return False
+            return not second.read(1)
+    except (OSError, EOFError, zstandard.ZstdError, UnreadableInput):
+        return False
 
 
 @dataclass(frozen=True)

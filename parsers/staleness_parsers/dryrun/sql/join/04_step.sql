@@ -4,7 +4,8 @@
 --   members           its consume rows; prompts = their prompt tokens
 --   served_lo/hi      versions given to requests admitted between this update and the next: what the engines served
 --   rule              what the policy's rule says they serve: slime the last multiple of its interval N, others k + 1
---   v_lo, v_hi        what is taken: admissions first, then the rule, without a known policy anything up to the rule
+--   v_lo, v_hi        what is taken: admissions first, then the rule. Of an unknown policy, anything up to k + 1, unless
+--                     k + 1 itself was seen once: slime never serves it, and all others always do
 --   completed         its train row, a later step or the summary on stdout says so; without any of them it was cut
 --                     short, unless train rows may be lost (then null)
 CREATE TEMP TABLE step AS
@@ -39,7 +40,10 @@ whole AS (
 SELECT
     whole.attempt, whole.k, known.* EXCLUDE (attempt, k), served.lo AS served_lo, served.hi AS served_hi,
     CASE WHEN s.push_interval > 0 THEN whole.k // s.push_interval * s.push_interval ELSE whole.k + 1 END AS rule,
-    coalesce(served.lo, CASE WHEN s.policy IS NOT NULL THEN rule ELSE 0 END) AS v_lo,
+    coalesce(
+        served.lo,
+        CASE WHEN s.rule_known OR bool_or(served.hi > whole.k) OVER (PARTITION BY whole.attempt) THEN rule ELSE 0 END
+    ) AS v_lo,
     coalesce(served.hi, rule) AS v_hi,
     CASE
         WHEN train_line IS NOT NULL OR whole.k < s.announced THEN true
