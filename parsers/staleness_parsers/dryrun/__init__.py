@@ -12,8 +12,8 @@ between two instants carries the version served then. Without those streams, wha
 
 Meanings. A request is a trajectory without a group. All its response tokens are trained. ``complete`` followed by
 ``drop`` is *dropped*, ``drop`` alone *cancelled*. A step counts if its train row, a later step, or the summary on
-stdout says that it completed; consume rows without that are of a step that was cut short, and their requests are pending.
-Times are simulated seconds, told as UTC times from the epoch on.
+stdout says that it completed; consume rows without that are of a step that was cut short, and their requests are
+pending. Times are simulated seconds, told as UTC times from the epoch on.
 
 Several simulations in the same streams are attempts. None of them resumes another: each starts from version 0 and
 trains a model of its own, so no step supersedes any (``resumed_after`` is None for all), every trained token of each is

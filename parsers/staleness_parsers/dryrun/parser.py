@@ -176,7 +176,8 @@ class _Finish:
         announced = [int(row["words"][0]) for row in console if row["what"] == "complete"]
         self._db.execute(
             "CREATE TEMP TABLE simulation (attempt INTEGER, shift BIGINT, finish DOUBLE, rule_known BOOLEAN,"
-            " push_interval BIGINT, drop_reason VARCHAR, cancel_reason VARCHAR, announced BIGINT, train_whole BOOLEAN, fixed_prompt BIGINT)"
+            " push_interval BIGINT, drop_reason VARCHAR, cancel_reason VARCHAR, announced BIGINT,"
+            " train_whole BOOLEAN, fixed_prompt BIGINT)"
         )
         shift = 0
         for simulation in found:

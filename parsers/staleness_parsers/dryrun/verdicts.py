@@ -18,7 +18,7 @@ Opens = Literal["training", "fates"] | None
 
 @dataclass(frozen=True)
 class Check:
-    """A query whose every row is a finding: ``message`` is filled with its columns, ``source`` and ``line`` place it."""
+    """A query whose every row is a finding: its columns fill ``message``, ``source`` and ``line`` place it."""
 
     code: str
     severity: Severity
@@ -164,6 +164,7 @@ def report_damage(db: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     them. Instance rows only narrow versions.
     """
     torn = _folders(db, "dryrun_damage WHERE kind = 'train' AND NOT cut")
+    torn |= _folders(db, "request WHERE attempt IN (SELECT attempt FROM step WHERE completed AND n_reqs IS NULL)")
     counted = _folders(db, "train") - torn
     requested = _folders(db, "dryrun_request")
     rows = db.execute("SELECT folder, source, line, why, cut, rest, kind FROM dryrun_damage ORDER BY source, line")
