@@ -272,7 +272,8 @@ class _Finish:
             if row["what"] in _CONSOLE_FIGURES
         ]
         if rows:
-            self._sink.write("reported", pl.DataFrame(rows, schema_overrides={"attempt": pl.Int32}))
+            self._db.register("figures", pl.DataFrame(rows, schema_overrides={"attempt": pl.Int32}))
+            self._sink.write_query("reported", self._db, "FROM figures")
 
     # -- facts ---------------------------------------------------------------------------------------------------
 
