@@ -50,12 +50,12 @@ class Logs:
     def request(
         self, t: float, event: str, rid: int, generated: int, versions: tuple[int, int], **more: object
     ) -> Logs:
-        row = {"t": t, "event": event, "rid": rid, "instance_id": 0, "generated": generated, "ctx": 10 + generated}
+        row = {"t": t, "event": event, "rid": rid, "generated": generated, "ctx": 10 + generated}
         row |= {"complete_time": None, "consume_version": None, "staleness_true": None, "staleness_reported": None}
         row |= self.admitted[rid] | {"v_min": versions[0], "v_max": versions[1]} | more
         return self.append("request.jsonl", row)
 
-    def admit(self, t: float, rid: int, target: int, version: int) -> Logs:
+    def admit(self, t: float, rid: int, target: int, version: int, instance: int = 0) -> Logs:
         self.admitted[rid] = {
             "admit_time": t,
             "dispatch_time": t,
@@ -63,6 +63,7 @@ class Logs:
             "target_len": target,
             "v_traj": version,
         }
+        self.admitted[rid]["instance_id"] = instance
         return self.request(t, "admit", rid, 0, (version, version))
 
     def complete(self, t: float, rid: int, generated: int, versions: tuple[int, int]) -> Logs:

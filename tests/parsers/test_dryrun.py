@@ -261,6 +261,8 @@ def test_a_second_simulation_in_the_same_streams_is_an_attempt_that_supersedes_n
     # The first one ended at 4 s, so the second one begins at 5 s.
     first = {row["attempt"]: row["started"] for row in rows(data, "steps") if row["step"] == 1}
     assert first == {0: at(1), 1: at(6)}
+    waited = {row["attempt"]: row["waited_us"] for row in rows(data, "steps") if row["step"] == 1}
+    assert waited == {0: None, 1: 1_000_000}
 
 
 def test_a_killed_simulation_before_a_whole_one_keeps_its_own_rows(tmp_path):
@@ -293,6 +295,7 @@ def test_parts_are_laid_side_by_side_in_order():
     assert align([[1, 9], [9, 1]]) in ({0: 1}, {1: 0})  # crossing is no order
     assert align([[-1, 2]]) == {0: 1}
     assert align([]) == {}
+    assert align([[1] * 1001] * 1001) == {}
 
 
 def test_hydra_folders_by_date_belong_to_the_simulations_in_order(tmp_path):

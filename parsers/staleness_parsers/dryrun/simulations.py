@@ -36,6 +36,9 @@ _BREAKS: Final = {
 """All rows, with ``fresh``: whether a new simulation starts with this one (null on a file's first row)."""
 
 
+MAX_PARTS: Final = 1000
+
+
 @dataclass(frozen=True)
 class Part:
     """Rows of one stream from ``first_line`` on, up to the next part of the same ``source``."""
@@ -186,8 +189,13 @@ def _owners(
 
 
 def align(scores: Sequence[Sequence[int]]) -> dict[int, int]:
-    """Pair rows with columns in order, each at most once, so that the sum of scores is largest; only pairs above 0."""
+    """Pair rows with columns in order, each at most once, so that the sum of scores is largest; only pairs above 0.
+
+    Beyond ``MAX_PARTS`` nothing is paired: so many parts mean that simulations wrote at the same time, in turns.
+    """
     rows, columns = len(scores), len(scores[0]) if scores else 0
+    if rows * columns > MAX_PARTS**2:
+        return {}
     best = [[0] * (columns + 1) for _ in range(rows + 1)]
     for i in range(rows - 1, -1, -1):
         for j in range(columns - 1, -1, -1):
