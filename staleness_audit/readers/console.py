@@ -13,7 +13,9 @@ _TIME = re.compile(r"^\[?(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{3,6
 _REPEATED = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")
 
 _NOT_FINITE = re.compile(r"(?<![\w'\"])(-?)(nan|inf|infinity)(?![\w'\"])", re.IGNORECASE)
-_WRAPPED = re.compile(r"\b(?:np|numpy|torch)\.\w+\((-?[\w.+-]+)(?:, dtype=[\w.]+|, device='[\w:]+')*\)|\btensor\((-?[\w.+-]+)(?:, [^()]*)?\)")
+_WRAPPED = re.compile(
+    r"\b(?:np|numpy|torch)\.\w+\((-?[\w.+-]+)(?:, dtype=[\w.]+|, device='[\w:]+')*\)|\btensor\((-?[\w.+-]+)(?:, [^()]*)?\)"
+)
 MAX_LITERAL_CHARS = 1 << 20
 
 

@@ -109,7 +109,9 @@ class _Machine:
                 return Unpickled(value, self.at)
             operation = operations.get(code)
             if operation is None:
-                raise BadPickle(f"its pickle uses opcode {bytes([code])!r}, which data does not need, and was not obeyed")
+                raise BadPickle(
+                    f"its pickle uses opcode {bytes([code])!r}, which data does not need, and was not obeyed"
+                )
             operation(self)
 
     def _numbers(self, code: int) -> None:

@@ -59,7 +59,9 @@ _CODES: Final = {
     "uint64": ("Q", 8),
     "bool": ("?", 1),
 }
-_OPAQUE_MODULES: Final = frozenset({"torch", "numpy", "PIL", "collections", "datetime", "decimal", "uuid", "enum", "pathlib"})
+_OPAQUE_MODULES: Final = frozenset(
+    {"torch", "numpy", "PIL", "collections", "datetime", "decimal", "uuid", "enum", "pathlib"}
+)
 """Modules whose objects may occur as data in dumps; their names become ``Opaque`` notes and are never looked up."""
 
 
@@ -153,9 +155,7 @@ def _pick(values: Any, shape: tuple[int, ...], stride: tuple[int, ...], start: i
             return [values[start]] * shape[0]
         return list(values[start : start + (shape[0] - 1) * step + 1 : step])
     return [
-        value
-        for index in range(shape[0])
-        for value in _pick(values, shape[1:], stride[1:], start + index * stride[0])
+        value for index in range(shape[0]) for value in _pick(values, shape[1:], stride[1:], start + index * stride[0])
     ]
 
 
@@ -221,7 +221,9 @@ def _load_zip(stream: IO[bytes]) -> Any:
         return _member(archive, f"{prefix}data/{wanted.key}", MAX_TENSOR_BYTES)
 
     tensors = _Tensors(storage)
-    return read_pickle(_member(archive, names[0], MAX_PICKLE_BYTES), tensors.name, tensors.call, tensors.persistent).value
+    return read_pickle(
+        _member(archive, names[0], MAX_PICKLE_BYTES), tensors.name, tensors.call, tensors.persistent
+    ).value
 
 
 def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
@@ -302,8 +304,16 @@ class _Tensors:
             raise BadTorchFile("its pickle calls something that is not a name, and was not obeyed")
         if target.name == "collections.OrderedDict":
             pairs = arguments[0] if arguments else []
-            return dict(pairs) if isinstance(pairs, list) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in pairs) else {}
-        if target.name in {"torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v3"}:
+            return (
+                dict(pairs)
+                if isinstance(pairs, list) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in pairs)
+                else {}
+            )
+        if target.name in {
+            "torch._utils._rebuild_tensor_v2",
+            "torch._utils._rebuild_tensor",
+            "torch._utils._rebuild_tensor_v3",
+        }:
             return self._tensor(target.name, arguments)
         if target.name == "torch._utils._rebuild_parameter" and arguments and isinstance(arguments[0], Tensor):
             return arguments[0]

@@ -182,9 +182,7 @@ def segments(sample: Sample) -> list[Segment]:
         lo, hi = _label_of_call(labels, at, len(calls))
         single = sum(known) == length
         positions = tuple(ones[starts[at] : starts[at + 1]]) if ones is not None and len(ones) == sum(known) else None
-        found.append(
-            Segment(lo, hi, count, count, starts[at] if single else None, positions, call.started, call.ended)
-        )
+        found.append(Segment(lo, hi, count, count, starts[at] if single else None, positions, call.started, call.ended))
     return found
 
 
@@ -218,7 +216,10 @@ def _whole(sample: Sample) -> Segment:
     sampled = length if sample.mask is None else sum(sample.mask)
     lo = hi = None
     if labels and None not in labels:
-        lo, hi = min(label for label in labels if label is not None), max(label for label in labels if label is not None)
+        lo, hi = (
+            min(label for label in labels if label is not None),
+            max(label for label in labels if label is not None),
+        )
     elif labels:
         lo, hi = labels[0], labels[-1]
     ends = [call.ended for call in sample.life.calls if call.ended]

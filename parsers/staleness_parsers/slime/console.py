@@ -100,7 +100,10 @@ _PATTERNS: Final[tuple[tuple[re.Pattern[str], _Maker], ...]] = tuple(
             r"fully-async rollout (?P<id>\d+): done in (?P<number>[\d.]+)s(?:, kept=\d+ dropped=(?P<count>\d+)(?: \((?P<text>.*?)\))?)?, queue_left=\d+$",
             _plain("collected"),
         ),
-        (r"fully-async rollout (?P<id>\d+): took (?P<count>\d+) groups after (?P<number>[\d.]+)s;", _plain("collected_pool")),
+        (
+            r"fully-async rollout (?P<id>\d+): took (?P<count>\d+) groups after (?P<number>[\d.]+)s;",
+            _plain("collected_pool"),
+        ),
         (r"starting fully-async rollout worker", _plain("worker")),
         (r"fully-async task crashed: (?P<text>.*)$", _plain("group_lost")),
         (r"fully-async: generate_and_rm_group returned (?P<text>.*?), expected", _plain("group_lost")),
@@ -129,7 +132,13 @@ def read_console(unit: Unit, run: RunFiles, sink: Sink) -> None:
                 continue
             row = _read_line(raw)
             if cut and not (row and _ENDS_BY_ITSELF.search(raw.rstrip())):
-                sink.diagnose("note", "cut-line", "The last line is cut: what it would have said did not happen.", source=piece.source, line=line)
+                sink.diagnose(
+                    "note",
+                    "cut-line",
+                    "The last line is cut: what it would have said did not happen.",
+                    source=piece.source,
+                    line=line,
+                )
                 continue
             if row is None:
                 continue
@@ -178,7 +187,9 @@ def _read_path(row: Row) -> None:
             row["kind"] = "saved_eval"
 
 
-def metrics_of(rows: Iterator[Mapping[str, Any]] | list[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], dict[str, float]]]:
+def metrics_of(
+    rows: Iterator[Mapping[str, Any]] | list[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], dict[str, float]]]:
     """Pair rows that carry metrics with their decoded dicts."""
     for row in rows:
         if row["text"] and str(row["text"]).startswith("{"):

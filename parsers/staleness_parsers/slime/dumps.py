@@ -144,7 +144,13 @@ def _samples(value: Any) -> list[Any]:
 
 
 def _read_rollout(
-    value: Any, source: str, rollout: int, root: str, train: _TrainDumps, tables: dict[str, list[dict[str, Any]]], sink: Sink
+    value: Any,
+    source: str,
+    rollout: int,
+    root: str,
+    train: _TrainDumps,
+    tables: dict[str, list[dict[str, Any]]],
+    sink: Sink,
 ) -> dict[str, Any]:
     records = _samples(value)
     if value.get("rollout_id") != rollout:
@@ -159,7 +165,13 @@ def _read_rollout(
             )  # fmt: skip
             continue
         for problem in sample.problems:
-            sink.diagnose("warning", "sample-odd", f"Sample read in part: {problem}.", source=source, locator=f"samples[{position}]")
+            sink.diagnose(
+                "warning",
+                "sample-odd",
+                f"Sample read in part: {problem}.",
+                source=source,
+                locator=f"samples[{position}]",
+            )
         samples.append((position, sample))
     keys = _keys(rollout, samples)
     spans: Counter[str] = Counter()
@@ -182,7 +194,9 @@ def _read_rollout(
     enqueued = [sample.life.enqueued for _, sample in samples if sample.life.enqueued]
     groups = Counter(sample.group_index for _, sample in samples)
     # A group counts its members once, however many samples each fans out to.
-    members = Counter(group for group, _ in {(sample.group_index, key) for (_, sample), key in zip(samples, keys, strict=True)})
+    members = Counter(
+        group for group, _ in {(sample.group_index, key) for (_, sample), key in zip(samples, keys, strict=True)}
+    )
     return {
         "readable": True, "samples": len(records), "executions": len(set(keys)), "groups": len(groups),
         "members": max(members.values(), default=None), "first_start": min(admitted, default=None),
@@ -337,7 +351,9 @@ def _values(column: Any) -> Sequence[Any]:
 def _whole_number(value: Any) -> int | None:
     if isinstance(value, Tensor) and value.numel == 1:
         value = value.flat()[0]
-    return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value) else None
+    return (
+        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value) else None
+    )
 
 
 def _orphan(root: str, rollout: int, sample: Trained) -> dict[str, Any]:

@@ -33,6 +33,8 @@ class Model:
     offset_known: bool = False
     versions: list[p.Versions] = field(default_factory=list)
     proven: list[int] = field(default_factory=list)
+    by_rollout: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
+    ranks: set[str] = field(default_factory=set)
 
     @property
     def train_dumps(self) -> bool:
@@ -71,6 +73,8 @@ def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
     _clock(model, sink)
     for process in model.processes:
         model.versions.append(p.label_versions(process))
+    model.by_rollout = {(batch["attempt"], batch["rollout"]): batch for batch in reversed(batches)}
+    model.ranks = {rank for batch in batches for rank in str(batch["ranks"] or "").split(",") if rank}
     model.proven = [proven_up_to(model, attempt) for attempt in range(len(model.processes))]
     return model
 
@@ -95,7 +99,9 @@ def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:
         batch["labels"] = labels.get((batch["root"], batch["rollout"]), set())
         identity = (batch["rollout"], batch["digest"]) if batch["digest"] else (batch["rollout"], batch["root"])
         if identity in kept:
-            sink.diagnose("note", "dump-twice", "The same dump lies in two places; it is counted once.", source=batch["source"])
+            sink.diagnose(
+                "note", "dump-twice", "The same dump lies in two places; it is counted once.", source=batch["source"]
+            )
         else:
             kept[identity] = batch
     return list(kept.values())
@@ -132,7 +138,9 @@ def _event_processes(scalars: pl.DataFrame) -> list[Process]:
         sizes = file.filter(pl.col("tag") == "train/global_batch_size")
         for x, record in trained.select("x", "record").unique("x", keep="first").iter_rows():
             train = Train(rollout=x // scale, completed=True, source=file["source"][0], line=None)
-            train.steps = {n: size for n, size in sizes.select("x", "value").iter_rows() if n // _per_rollout(file) == x // scale}
+            train.steps = {
+                n: size for n, size in sizes.select("x", "value").iter_rows() if n // _per_rollout(file) == x // scale
+            }
             process.trains[x // scale] = train
         ids = process.collected | set(process.trains)
         if not ids:
@@ -180,8 +188,16 @@ def _assign(model: Model, edges: Mapping[tuple[str, int], Sequence[Mapping[str, 
     for at, batch in enumerate(model.batches):
         by_rollout.setdefault(batch["rollout"], []).append(at)
     for rollout, places in by_rollout.items():
-        places.sort(key=lambda at: (model.batches[at]["last_enqueued"] is not None, model.batches[at]["last_enqueued"]) if model.batches[at]["last_enqueued"] else (False, at))
-        takers = [q for q in model.processes if rollout in (q.saved or q.collected) or (rollout in q.trains and not q.saved)]
+        places.sort(
+            key=lambda at: (
+                (model.batches[at]["last_enqueued"] is not None, model.batches[at]["last_enqueued"])
+                if model.batches[at]["last_enqueued"]
+                else (False, at)
+            )
+        )
+        takers = [
+            q for q in model.processes if rollout in (q.saved or q.collected) or (rollout in q.trains and not q.saved)
+        ]
         for at, process in zip(reversed(places), reversed(takers), strict=False):
             owner[at] = process
     numbers = {id(batch): at for at, batch in enumerate(model.batches)}
@@ -194,6 +210,7 @@ def _assign(model: Model, edges: Mapping[tuple[str, int], Sequence[Mapping[str, 
             for batch in left:
                 process = owners[-1] if batch["rollout"] > owners[0].last_collected else owners[0]
                 owner[numbers[id(batch)]] = process
+                process.cut_short = process.cut_short or batch["rollout"] > process.last_collected
                 process.collected.add(batch["rollout"])
         else:
             new = Process("dumps", part.start_lo, part.start_hi, {batch["rollout"] for batch in left})
@@ -248,9 +265,19 @@ def _clock(model: Model, sink: Sink) -> None:
         # A batch is saved some time after its last group was queued, never before: the smallest gap is the offset.
         model.offset = round(min(gaps, key=lambda gap: abs(gap - round(gap / quarter) * quarter)) / quarter) * quarter
         model.offset_known = True
-        sink.diagnose("note", "console-time-zone", f"Console times are local and name no zone; other times of the run put them {_hours(model.offset)} from UTC.", source=source)
+        sink.diagnose(
+            "note",
+            "console-time-zone",
+            f"Console times are local and name no zone; other times of the run put them {_hours(model.offset)} from UTC.",
+            source=source,
+        )
     else:
-        sink.diagnose("note", "console-time-zone", "Console times are local and name no zone; they are taken for UTC.", source=source)
+        sink.diagnose(
+            "note",
+            "console-time-zone",
+            "Console times are local and name no zone; they are taken for UTC.",
+            source=source,
+        )
 
 
 def _hours(offset: timedelta) -> str:
@@ -260,7 +287,7 @@ def _hours(offset: timedelta) -> str:
 def completed(model: Model, attempt: int, rollout: int) -> tuple[bool | None, str, str | None, int | None]:
     """Whether a rollout was trained, with evidence, source and line (guide 5.2, 5.4, pitfall 10)."""
     process = model.processes[attempt]
-    batch = next((batch for batch in process.batches if batch["rollout"] == rollout), None)
+    batch = model.by_rollout.get((attempt, rollout))
     train = process.trains.get(rollout)
     if train is not None and train.critic_only:
         return False, "derived", train.source, train.line
@@ -271,7 +298,7 @@ def completed(model: Model, attempt: int, rollout: int) -> tuple[bool | None, st
     source = batch["source"] if batch else (train.source if train else None)
     if rollout <= model.proven[attempt]:
         return True, "derived", source, None
-    if process.seen_by == "console" and process.trains:
+    if process.seen_by == "console" and process.trains and not process.cut_short:
         return False, "derived", train.source if train else source, train.line if train else None
     if model.train_dumps:
         return False, "derived", source, None

@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from datetime import timedelta
-from fractions import Fraction
 from typing import Any, Final
 
 import polars as pl
@@ -15,7 +14,7 @@ from staleness_audit.parser import Sink, Staged
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.console import metrics_of
 from staleness_parsers.slime.finish import Model, completed, optimizer_steps
-from staleness_parsers.slime.processes import Process, Train
+from staleness_parsers.slime.processes import Process
 
 _CANONICAL: Final = {
     "rollout/staleness/max": "step.staleness_max",
@@ -29,12 +28,25 @@ _FLOAT32: Final = 2.0**-22
 def write_events(model: Model, samples: pl.DataFrame | None, staged: Staged, sink: Sink) -> None:
     """Write the life of every dumped trajectory, and the groups that the console says were lost or filtered out."""
     if samples is not None and len(samples):
-        frames = [_moments(samples, kind, column) for kind, column in (("admitted", "admitted"), ("started", "started"), ("finished", "finished"), ("enqueued", "enqueued"))]
+        frames = [
+            _moments(samples, kind, column)
+            for kind, column in (
+                ("admitted", "admitted"),
+                ("started", "started"),
+                ("finished", "finished"),
+                ("enqueued", "enqueued"),
+            )
+        ]
         frames += [_sampled(model, samples), _trimmed(samples)]
         if staged.has("slime_calls"):
             frames += _pauses(staged.scan("slime_calls").collect(), samples)
         events = pl.concat([frame for frame in frames if len(frame)], how="diagonal_relaxed")
-        sink.write("events", events.sort("ts", nulls_last=True, maintain_order=True).with_row_index("seq").with_columns(pl.col("seq").cast(pl.Int64)))
+        sink.write(
+            "events",
+            events.sort("ts", nulls_last=True, maintain_order=True)
+            .with_row_index("seq")
+            .with_columns(pl.col("seq").cast(pl.Int64)),
+        )
     _lost_groups(model, sink)
 
 
@@ -64,7 +76,9 @@ def _sampled(model: Model, samples: pl.DataFrame) -> pl.DataFrame:
 
 def _trimmed(samples: pl.DataFrame) -> pl.DataFrame:
     """Samples of a trained batch that were left out of it: those over a multiple of the global batch size."""
-    gone = samples.filter(pl.col("completed") & ~pl.col("member")).unique("trajectory_id", keep="first", maintain_order=True)
+    gone = samples.filter(pl.col("completed") & ~pl.col("member")).unique(
+        "trajectory_id", keep="first", maintain_order=True
+    )
     critic = samples.filter(pl.col("critic_only")).unique("trajectory_id", keep="first", maintain_order=True)
     frames = [
         frame.select(
@@ -82,7 +96,14 @@ def _pauses(calls: pl.DataFrame, samples: pl.DataFrame) -> list[pl.DataFrame]:
     keys = ["root", "rollout", "position"]
     numbered = calls.with_columns(pl.int_range(pl.len()).over(keys).alias("turn"))
     placed = numbered.join(samples.filter("tells_spans").select(*keys, "trajectory_id", "group_id", "attempt"), on=keys)
-    common = ["trajectory_id", "group_id", "attempt", "source", pl.format("samples[{}]", "position").alias("locator"), pl.lit("recorded").alias("evidence")]
+    common = [
+        "trajectory_id",
+        "group_id",
+        "attempt",
+        "source",
+        pl.format("samples[{}]", "position").alias("locator"),
+        pl.lit("recorded").alias("evidence"),
+    ]
     paused = placed.filter(pl.col("aborted") & ~pl.col("last") & pl.col("ended").is_not_null())
     after_abort = pl.col("aborted").shift(1).over(keys).fill_null(False)
     resumed = placed.filter(after_abort & pl.col("started").is_not_null())
@@ -104,7 +125,17 @@ def _lost_groups(model: Model, sink: Sink) -> None:
             elif line["kind"] == "collected" and line["count"]:
                 filtered_on_console = True
                 for reason, count in _reasons(line).items():
-                    _anonymous(sink, attempt, members, count, "dropped", reason, line["rollout"], model.utc(line["local"]), place)
+                    _anonymous(
+                        sink,
+                        attempt,
+                        members,
+                        count,
+                        "dropped",
+                        reason,
+                        line["rollout"],
+                        model.utc(line["local"]),
+                        place,
+                    )
     if filtered_on_console or model.scalars.is_empty():
         return
     dropped = model.scalars.filter((pl.col("tag") == "rollout/dynamic_filter/dropped_groups") & (pl.col("value") >= 1))
@@ -112,7 +143,9 @@ def _lost_groups(model: Model, sink: Sink) -> None:
         attempt_found = model.attempt_of(row["x"])
         if attempt_found is not None:
             place = {"source": row["source"], "locator": f"record {row['record']}"}
-            _anonymous(sink, attempt_found, members, int(row["value"]), "dropped", "filtered", row["x"], row["wall"], place)
+            _anonymous(
+                sink, attempt_found, members, int(row["value"]), "dropped", "filtered", row["x"], row["wall"], place
+            )
 
 
 def _reasons(line: Any) -> Counter[str]:
@@ -129,7 +162,15 @@ def _reasons(line: Any) -> Counter[str]:
 
 
 def _anonymous(
-    sink: Sink, attempt: int, members: int | None, groups: int, kind: str, reason: str, step: int | None, ts: Any, place: dict[str, Any]
+    sink: Sink,
+    attempt: int,
+    members: int | None,
+    groups: int,
+    kind: str,
+    reason: str,
+    step: int | None,
+    ts: Any,
+    place: dict[str, Any],
 ) -> None:
     where = place.get("line") or place.get("locator")
     name = f"anonymous:{kind}-{reason}@{place['source']}:{where}"
@@ -140,9 +181,49 @@ def _anonymous(
     def frame(row: dict[str, Any]) -> pl.DataFrame:
         return pl.DataFrame([row], schema_overrides={name: kind for name, kind in schema.items() if name in row})
 
-    sink.write("trajectories", frame({**common, "trajectory_id": name, "group_id": name, "role": "train", "anonymous": True, "multiplicity_lo": lo, "multiplicity_hi": hi}))
-    sink.write("groups", frame({**common, "group_id": name, "members_lo": members or 1, "members_hi": members, "multiplicity_lo": groups, "multiplicity_hi": groups}))
-    sink.write("events", frame({**common, "seq": place.get("line"), "kind": kind, "trajectory_id": name, "group_id": name, "step": step, "ts": ts, "multiplicity": hi, "reason": reason}))
+    sink.write(
+        "trajectories",
+        frame(
+            {
+                **common,
+                "trajectory_id": name,
+                "group_id": name,
+                "role": "train",
+                "anonymous": True,
+                "multiplicity_lo": lo,
+                "multiplicity_hi": hi,
+            }
+        ),
+    )
+    sink.write(
+        "groups",
+        frame(
+            {
+                **common,
+                "group_id": name,
+                "members_lo": members or 1,
+                "members_hi": members,
+                "multiplicity_lo": groups,
+                "multiplicity_hi": groups,
+            }
+        ),
+    )
+    sink.write(
+        "events",
+        frame(
+            {
+                **common,
+                "seq": place.get("line"),
+                "kind": kind,
+                "trajectory_id": name,
+                "group_id": name,
+                "step": step,
+                "ts": ts,
+                "multiplicity": hi,
+                "reason": reason,
+            }
+        ),
+    )
 
 
 def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> None:
@@ -162,10 +243,13 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
                 continue
             train = process.trains.get(rollout)
             oldest = model.versions[attempt].start[0]
-            facts: list[tuple[str, str, float, str]] = [("staleness_max", "le", p.policy(process, rollout) - oldest, "trained rollouts")]
-            if train is not None and train.executions is not None:
-                facts.append(("trajectories", "eq", train.executions, "rollout executions"))
-                most = _most_tokens(train, values.get(rollout, {}), sizes)
+            facts: list[tuple[str, str, float, str]] = [
+                ("staleness_max", "le", p.policy(process, rollout) - oldest, "trained rollouts")
+            ]
+            taken = process.executions(rollout)
+            if train is not None and taken is not None:
+                facts.append(("trajectories", "eq", taken, "rollout executions"))
+                most = _most_tokens(taken, train.global_batch, values.get(rollout, {}), sizes)
                 if most is not None:
                     facts.append(("loss_tokens", "le", most, "tokens"))
             else:
@@ -185,7 +269,7 @@ def _metrics_by_rollout(model: Model, attempt: int) -> dict[int, dict[str, float
     values: dict[int, dict[str, float]] = {}
     if not model.scalars.is_empty():
         for row in _placed_scalars(model).filter(pl.col("attempt") == attempt).iter_rows(named=True):
-            values.setdefault(row["step"], {})[row["tag"]] = row["value"] * (1 + _FLOAT32)
+            values.setdefault(row["step"], {})[row["tag"]] = row["value"]
     for line, metrics in metrics_of(list(model.processes[attempt].lines)):
         if line["kind"] in {"perf_rollout", "perf_train"}:
             values.setdefault(line["rollout"], {}).update(metrics)
@@ -199,24 +283,32 @@ def _batch_sizes(process: Process, values: dict[int, dict[str, float]]) -> int:
     """
     prompts = {line["count"] for line in process.lines if line["kind"] in {"collect", "collect_old"} and line["count"]}
     divisor = prompts.pop() if len(prompts) == 1 else 1
+    largest = max((2 * train.global_batch * len(train.steps) for train in process.trains.values() if train.global_batch), default=0)
     for metrics in values.values():
         mean = metrics.get("rollout/response_len/mean")
         if mean:
-            fraction = Fraction(mean).limit_denominator(1 << 14)
-            if abs(float(fraction) - mean) <= 2 * _FLOAT32 * mean:
-                divisor = math.lcm(divisor, fraction.denominator)
+            divisor = math.lcm(divisor, _denominator(mean, largest))
     return divisor
 
 
-def _most_tokens(train: Train, metrics: dict[str, float], divisor: int) -> int | None:
+def _denominator(mean: float, largest: int) -> int:
+    """Return the smallest count of which ``mean`` can be a mean of whole numbers; 1 where its precision leaves a choice."""
+    error = _FLOAT32 * mean
+    for count in range(1, largest + 1):
+        if abs(round(mean * count) / count - mean) <= error:
+            # Fractions with denominators up to ``largest`` lie at least this far apart.
+            return count if 2 * error < 1 / (count * largest) else 1
+    return 1
+
+
+def _most_tokens(taken: int, size: int | None, metrics: dict[str, float], divisor: int) -> int | None:
     """Return an upper end for the loss tokens of a step: its batch's response tokens.
 
     Fewer than a global batch of samples can have been trimmed; where the batch's size is not sure, the largest possible one is
     taken. Executions that fan out to several samples show in the trainer's own token count (prompts included).
     """
-    taken, size = train.executions, train.global_batch
     mean = metrics.get("rollout/response_len/mean")
-    if taken is None or size is None or mean is None:
+    if size is None or mean is None:
         return None
     largest = taken + size - 1
     samples = largest // divisor * divisor if largest // divisor * divisor >= taken else largest
@@ -228,15 +320,24 @@ def _most_tokens(train: Train, metrics: dict[str, float], divisor: int) -> int |
 
 
 def _placed_scalars(model: Model) -> pl.DataFrame:
-    """TensorBoard's points with their attempt and rollout: the last attempt with that rollout that began before them."""
+    """Return TensorBoard's points with attempt and rollout: the last attempt with that rollout that began before them."""
+    if "attempt" in model.scalars.columns:
+        return model.scalars
     rows = []
     for (_,), file in model.scalars.group_by("source", maintain_order=True):
         scale = optimizer_steps(file)
-        per_rollout = {process: max((len(train.steps) for train in model.processes[process].trains.values()), default=1) or 1 for process in range(len(model.processes))}
+        per_rollout = {
+            process: max((len(train.steps) for train in model.processes[process].trains.values()), default=1) or 1
+            for process in range(len(model.processes))
+        }
         for row in file.iter_rows(named=True):
             for attempt in reversed(range(len(model.processes))):
                 process = model.processes[attempt]
-                begun = process.started if process.seen_by == "events" else (model.utc(process.started) if process.started else None)
+                begun = (
+                    process.started
+                    if process.seen_by == "events"
+                    else (model.utc(process.started) if process.started else None)
+                )
                 begun = begun.replace(tzinfo=None) if begun else None
                 rollout = row["x"] // (per_rollout[attempt] if row["tag"].startswith("train/") else scale)
                 late = begun is None or begun - timedelta(seconds=2) <= row["wall"].replace(tzinfo=None)
@@ -244,7 +345,8 @@ def _placed_scalars(model: Model) -> pl.DataFrame:
                     rows.append({**row, "attempt": attempt, "step": rollout})
                     break
     schema = {**model.scalars.schema, "attempt": pl.Int64, "step": pl.Int64}
-    return pl.DataFrame(rows, schema=schema)
+    model.scalars = pl.DataFrame(rows, schema=schema)
+    return model.scalars
 
 
 def write_reported(model: Model, sink: Sink) -> None:
@@ -257,7 +359,18 @@ def write_reported(model: Model, sink: Sink) -> None:
             if line["kind"] not in {"step", "perf_rollout", "perf_train"} or rollout is None:
                 continue
             for tag, value in metrics.items():
-                rows.append({"attempt": attempt, "step": rollout, "ts": model.utc(line["local"]), "raw_name": tag, "value": float(value), "source": line["source"], "line": line["line"], "locator": None})
+                rows.append(
+                    {
+                        "attempt": attempt,
+                        "step": rollout,
+                        "ts": model.utc(line["local"]),
+                        "raw_name": tag,
+                        "value": float(value),
+                        "source": line["source"],
+                        "line": line["line"],
+                        "locator": None,
+                    }
+                )
     schema = {
         "attempt": pl.Int64, "step": pl.Int64, "ts": pl.Datetime("us", "UTC"), "raw_name": pl.String, "value": pl.Float64,
         "source": pl.String, "line": pl.Int64, "locator": pl.String,
@@ -272,4 +385,3 @@ def write_reported(model: Model, sink: Sink) -> None:
     sink.write("reported", frame.with_columns(
         pl.col("raw_name").replace_strict(_CANONICAL, default=None, return_dtype=pl.String).alias("name"), pl.lit("recorded").alias("evidence")
     ))  # fmt: skip
-

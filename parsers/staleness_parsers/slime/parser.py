@@ -123,7 +123,8 @@ def _known_members(model: Model) -> set[tuple[int, int]]:
     return {
         (batch["attempt"], batch["rollout"])
         for batch in model.batches
-        if (batch["readable"] and not batch["skipped"]) or (batch["train_readable"] and batch["unmatched"] and not batch["readable"])
+        if (batch["readable"] and not batch["skipped"])
+        or (batch["train_readable"] and batch["unmatched"] and not batch["readable"])
     }
 
 
@@ -152,7 +153,10 @@ def _diagnose_unread(model: Model, staged: Staged, sink: Sink) -> None:
 def _absent(model: Model, staged: Staged, samples: pl.DataFrame | None, sink: Sink) -> None:
     """Count the trajectories that were admitted and are in no dump (guide section 6, "Unknown")."""
     last = len(model.processes) - 1
-    newest = max((batch["max_index"] for batch in model.batches if batch["attempt"] == last and batch["max_index"] is not None), default=None)
+    newest = max(
+        (batch["max_index"] for batch in model.batches if batch["attempt"] == last and batch["max_index"] is not None),
+        default=None,
+    )
     if samples is None or newest is None:
         return
     admitted, source = newest + 1, None
@@ -182,7 +186,13 @@ def _facts(model: Model) -> RunFacts:
             begun, over = model.utc(begun), model.utc(over)
         lo, hi = process.start_lo, process.start_hi
         attempts.append(
-            Attempt(number, hi - 1 if hi else None, lo - 1 if lo is not None and hi is not None and lo < hi else None, begun, over)
+            Attempt(
+                number,
+                hi - 1 if hi is not None and (hi or number) else None,
+                lo - 1 if lo is not None and hi is not None and lo < hi else None,
+                begun,
+                over,
+            )
         )
     return RunFacts(
         framework="slime",
@@ -211,7 +221,9 @@ def _config(model: Model, groups: int | None) -> Mapping[str, Any]:
         "global_batch_size": max((train.global_batch for train in trains if train.global_batch), default=None),
         "num_steps_per_rollout": max((len(train.steps) for train in trains), default=None),
         "update_weights_interval": only[0] if len(only) == 1 else None,
-        "start_rollout_id": [process.start_lo if process.start_lo == process.start_hi else None for process in model.processes],
+        "start_rollout_id": [
+            process.start_lo if process.start_lo == process.start_hi else None for process in model.processes
+        ],
         "update_weight_mode": "delta" if any(versions.delta for versions in model.versions) else None,
         "loop": None if len(ahead) != 1 else "train_async.py" if True in ahead else "train.py",
     }
@@ -227,7 +239,8 @@ def _guarantee(model: Model, kinds: set[str], *, fully_async: bool) -> Guarantee
         return Guarantee(0, "the default rollout without partial samples, collected and trained in turns (train.py)")
     interval = max(max(versions.intervals) for versions in model.versions)
     return Guarantee(
-        interval, f"the default rollout without partial samples, one batch ahead, synced every {interval} rollouts (train_async.py)"
+        interval,
+        f"the default rollout without partial samples, one batch ahead, synced every {interval} rollouts (train_async.py)",
     )
 
 
@@ -238,7 +251,10 @@ def _signs(model: Model) -> tuple[Sign, ...]:
         return ()
     signs = [_sign(model, "progress", model.lines[last], "training went on")]
     waiting = [line for line in model.lines[last + 1 :] if line["kind"] == "waiting"]
-    signs += [_sign(model, "waiting", line, "the trainer waits for finished groups") for line in (*waiting[:1], *waiting[1:][-1:])]
+    signs += [
+        _sign(model, "waiting", line, "the trainer waits for finished groups")
+        for line in (*waiting[:1], *waiting[1:][-1:])
+    ]
     return tuple(signs)
 
 
@@ -251,9 +267,23 @@ def _hints(model: Model) -> tuple[Hint, ...]:
     if not any(batch["readable"] for batch in model.batches):
         hints.append(Hint("the version of any token", "run with --dump-details DIR"))
     elif not model.train_dumps:
-        hints.append(Hint("which samples were trained, and under which final mask", "run with --dump-details DIR (or --save-debug-train-data)"))
+        hints.append(
+            Hint(
+                "which samples were trained, and under which final mask",
+                "run with --dump-details DIR (or --save-debug-train-data)",
+            )
+        )
     if not model.console:
-        hints.append(Hint("times of training and syncs, and where launches begin", "keep the console log of the job beside the dumps"))
+        hints.append(
+            Hint(
+                "times of training and syncs, and where launches begin",
+                "keep the console log of the job beside the dumps",
+            )
+        )
     if any(batch["readable"] and batch["last_enqueued"] is None for batch in model.batches):
-        hints.append(Hint("which tokens each engine call made", "use a release of 2026-03-29 or later, whose samples carry traces"))
+        hints.append(
+            Hint(
+                "which tokens each engine call made", "use a release of 2026-03-29 or later, whose samples carry traces"
+            )
+        )
     return tuple(hints)

@@ -22,13 +22,20 @@ from staleness_parsers.slime.console import metrics_of
 Line = Mapping[str, Any]
 _MANAGER_IDS: Final = {"collect", "collected", "collected_pool", "saved_rollout", "perf_rollout"}
 _TRAINER_IDS: Final = {"perf_train", "step", "critic_step"}
-_BEFORE_FIRST: Final = {"train_wait_start", "update_weights_start", "update_weights_end", "sync_skipped", "waiting", "partial"}
+_BEFORE_FIRST: Final = {
+    "train_wait_start",
+    "update_weights_start",
+    "update_weights_end",
+    "sync_skipped",
+    "waiting",
+    "partial",
+}
 _EARLIEST: Final = datetime(1, 1, 1)
 
 
 @dataclass
 class Train:
-    """One rollout's training. ``executions``: sum of ``train/global_batch_size`` over its optimizer steps."""
+    """One rollout's training. ``steps``: ``train/global_batch_size`` of each optimizer step by its number."""
 
     rollout: int | None = None
     started: datetime | None = None
@@ -39,12 +46,6 @@ class Train:
     completed: bool = False
     source: str | None = None
     line: int | None = None
-
-    @property
-    def executions(self) -> int | None:
-        """Rollout executions trained, if every optimizer step says how many it took."""
-        sizes = list(self.steps.values())
-        return int(sum(size for size in sizes if size is not None)) if sizes and None not in sizes else None
 
     @property
     def global_batch(self) -> int | None:
@@ -86,11 +87,25 @@ class Process:
     ended: datetime | None = None
     one_ahead: bool | None = None
     every_sync: bool = False
+    cut_short: bool = False
+    """Dumps show that the process went on after its console or event file ends: what those don't say proves nothing."""
 
     @property
     def last_collected(self) -> int:
         """Largest rollout id it is known to have collected (-1: none)."""
         return max(self.collected, default=-1)
+
+    def executions(self, rollout: int) -> int | None:
+        """Rollout executions a rollout's training took, if every optimizer step's line is there and says so.
+
+        All rollouts take equally many optimizer steps; one that seems to take fewer has lost a line.
+        """
+        train = self.trains.get(rollout)
+        most = max((len(other.steps) for other in self.trains.values()), default=0)
+        if train is None or not train.steps or len(train.steps) < most:
+            return None
+        sizes = [size for size in train.steps.values() if size is not None]
+        return int(sum(sizes)) if len(sizes) == most else None
 
     @property
     def critic_only(self) -> set[int]:
@@ -130,14 +145,27 @@ def _cuts(lines: Sequence[Line]) -> list[int]:
     cuts: list[int] = []
     state = _Launch()
     for at, line in enumerate(lines):
-        if state.is_new(line, lines[at - 1] if at else None):
+        if state.is_new(line) or (state.interrupted(line) and _launches(lines, at)):
             begin = _back_to_launch(lines, at, cuts[-1] if cuts else 0)
             cuts.append(begin)
             state = _Launch()
             for again in lines[begin:at]:
-                state.is_new(again, None)
-            state.is_new(line, None)
+                state.is_new(again)
+            state.is_new(line)
+        state.note(line)
     return cuts
+
+
+def _launches(lines: Sequence[Line], at: int) -> bool:
+    """Whether what follows a wait that begins out of turn is a launch: a sync, and no word of a training just over."""
+    synced = False
+    for line in lines[at + 1 :]:
+        if line["kind"] in _TRAINER_IDS or line["kind"] in {"saved_train", "train_end"}:
+            return False
+        synced = synced or line["kind"] == "update_weights_end"
+        if line["kind"] == "train_start":
+            break
+    return synced
 
 
 @dataclass
@@ -150,7 +178,19 @@ class _Launch:
     training: bool = False
     waiting: bool = False
 
-    def is_new(self, line: Line, before: Line | None) -> bool:
+    def interrupted(self, line: Line) -> bool:
+        """Whether the trainer waits again although its last wait or training has not ended."""
+        return bool(line["kind"] == "train_wait_start" and (self.training or self.waiting))
+
+    def note(self, line: Line) -> None:
+        """Follow the trainer's waiting and training."""
+        kind = line["kind"]
+        if kind in {"train_wait_start", "train_wait_end"}:
+            self.waiting, self.training = kind == "train_wait_start", False
+        elif kind in {"train_start", "train_end"}:
+            self.waiting, self.training = False, kind == "train_start"
+
+    def is_new(self, line: Line) -> bool:
         """Whether this line can only come from another process than those before; notes it otherwise."""
         kind, rollout = line["kind"], line["rollout"]
         if kind == "worker":
@@ -167,16 +207,6 @@ class _Launch:
             if last is not None and (rollout < last or (rollout == last and kind in _MANAGER_IDS)):
                 return True
             self.ids[kind] = rollout
-        if kind == "train_wait_start":
-            repeated = before is not None and before["kind"] == kind and before["local"] == line["local"]
-            if (self.training or self.waiting) and not repeated:
-                return True
-            self.waiting = True
-        elif kind == "train_wait_end":
-            self.waiting = False
-        elif kind in {"train_start", "train_end"}:
-            self.training = kind == "train_start"
-            self.waiting = False
         return False
 
 
@@ -229,10 +259,9 @@ class _ConsoleReader:
                 self._train_line(kind, line, metrics.get(id(line), {}))
         self._number()
         first = min(self.process.collected, default=0)
-        # Collected before the training of the rollout before it had ended: the loop of train_async.py.
-        pairs = [(ahead[first + n + 1], end) for n, end in enumerate(ends) if first + n + 1 in ahead]
-        if pairs:
-            self.process.one_ahead = all(begin < end for begin, end in pairs)
+        self.process.one_ahead = _one_ahead(
+            [(lines[ahead[first + n + 1]], lines[end]) for n, end in enumerate(ends) if first + n + 1 in ahead]
+        )
         return self.process
 
     def _timer(self, kind: str, line: Line) -> None:
@@ -279,7 +308,10 @@ class _ConsoleReader:
         following = min(self.process.collected, default=None)
         for index, train in enumerate(self.trains):
             if train.rollout is None:
-                known = next(((n, later.rollout) for n, later in enumerate(self.trains[index:]) if later.rollout is not None), None)
+                known = next(
+                    ((n, later.rollout) for n, later in enumerate(self.trains[index:]) if later.rollout is not None),
+                    None,
+                )
                 if following is None and known is not None and known[1] is not None:
                     following = known[1] - known[0]
                 train.rollout = following
@@ -292,7 +324,24 @@ class _ConsoleReader:
             train.completed = train.completed or rollout != last
 
 
-def dump_processes(batches: Sequence[Mapping[str, Any]], edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> list[Process]:
+def _one_ahead(pairs: Sequence[tuple[Line, Line]]) -> bool | None:
+    """Whether batches are collected before the training of the one before has ended: the loop of ``train_async.py``.
+
+    ``pairs``: begin of a collection, end of the training before it. Lines of different processes may stand in the wrong order
+    within a second, so only whole seconds tell; where no line has a time, the order of the lines does.
+    """
+    timed = [(begin["local"], end["local"]) for begin, end in pairs if begin["local"] and end["local"]]
+    if not timed:
+        order = {begin["line"] < end["line"] for begin, end in pairs if begin["source"] == end["source"]}
+        return order.pop() if len(order) == 1 else None
+    if all(begin <= end for begin, end in timed) and any(begin < end for begin, end in timed):
+        return True
+    return False if any(begin > end for begin, end in timed) else None
+
+
+def dump_processes(
+    batches: Sequence[Mapping[str, Any]], edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
+) -> list[Process]:
     """Divide rollout dumps among processes by their times and labels alone.
 
     ``edges``: per dump and label the earliest end and the latest start of its calls.
@@ -317,7 +366,9 @@ def dump_processes(batches: Sequence[Mapping[str, Any]], edges: Mapping[tuple[st
     return found
 
 
-def _begins_again(process: Process, batch: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], ends: Mapping[int, datetime]) -> bool:
+def _begins_again(
+    process: Process, batch: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], ends: Mapping[int, datetime]
+) -> bool:
     if batch["rollout"] <= process.last_collected:
         return True
     for call in calls:
@@ -336,9 +387,7 @@ def start_of(process: Process) -> tuple[int, int]:
     first = min(process.collected)
     delta = any(batch["has_default"] for batch in process.batches)
     latest = [
-        batch["rollout"] - batch["label_max"] + (0 if delta else 1)
-        for batch in process.batches
-        if batch["label_max"]
+        batch["rollout"] - batch["label_max"] + (0 if delta else 1) for batch in process.batches if batch["label_max"]
     ]
     possible = min([first, *latest])
     return (first, first) if possible == first else (0, max(possible, 0))
@@ -410,7 +459,12 @@ def _is_delta(process: Process) -> bool | None:
 def _first_label(process: Process, labels: Sequence[int], delta: bool | None) -> int:
     """Label of the starting policy: 1, unless a surviving server kept counting over the restart."""
     first = next((batch for batch in process.batches if batch["rollout"] == process.start_lo == process.start_hi), None)
-    if delta is False and first is not None and first["label_min"] == first["label_max"] and first["label_min"] is not None:
+    if (
+        delta is False
+        and first is not None
+        and first["label_min"] == first["label_max"]
+        and first["label_min"] is not None
+    ):
         return int(first["label_min"])
     return 1
 
@@ -434,7 +488,11 @@ def possible_intervals(process: Process, first: int, modes: Iterable[bool]) -> t
         interval
         for interval in range(1, limit + 1)
         if all(
-            any(_trained_at(process, label - first + 1, start, interval, mode) <= rollout for mode in modes for start in {process.start_lo, process.start_hi})
+            any(
+                _trained_at(process, label - first + 1, start, interval, mode) <= rollout
+                for mode in modes
+                for start in {process.start_lo, process.start_hi}
+            )
             for label, rollout in newest
         )
     ]

@@ -73,13 +73,18 @@ def place_samples(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
         return None
     batches = pl.DataFrame([_batch_facts(model, batch) for batch in model.batches], infer_schema_length=None)
     samples = staged.scan("slime_samples").collect().join(batches, on=_BATCH)
-    samples = samples.join(steps.select("attempt", pl.col("step").alias("rollout"), "completed", "critic_only"), on=["attempt", "rollout"])
+    samples = samples.join(
+        steps.select("attempt", pl.col("step").alias("rollout"), "completed", "critic_only"), on=["attempt", "rollout"]
+    )
     samples = _name(samples, sink)
-    order = pl.col("position").min().over("trajectory_id", "attempt", "rollout").rank("dense").over("attempt", "rollout") - 1
+    order = (
+        pl.col("position").min().over("trajectory_id", "attempt", "rollout").rank("dense").over("attempt", "rollout")
+        - 1
+    )
     samples = samples.with_columns(order.cast(pl.Int64).alias("turn"))
     any_trained = pl.col("trained").any().over("trajectory_id", "attempt", "rollout")
     member = (
-        pl.when(pl.col("by_dump")).then(any_trained | (pl.col("maybe_missing") & None))
+        pl.when(pl.col("by_dump")).then(pl.when(any_trained).then(True).when(~pl.col("maybe_missing")).then(False))
         .when(pl.col("turn") < pl.col("sure")).then(True)
         .when(pl.col("turn") >= pl.col("possible")).then(False)
     )  # fmt: skip
@@ -91,11 +96,13 @@ def _batch_facts(model: Model, batch: dict[str, Any]) -> dict[str, Any]:
 
     If neither is known: S >= 1 optimizer steps of equal size leave fewer than half of the executions over.
     """
-    train = model.processes[batch["attempt"]].trains.get(batch["rollout"])
+    process = model.processes[batch["attempt"]]
+    train = process.trains.get(batch["rollout"])
     count = batch["executions"] or 0
-    taken = train.executions if train else None
-    all_ranks = {rank for other in model.batches for rank in str(other["ranks"] or "").split(",")}
-    ranks_missing = bool(all_ranks - set(str(batch["ranks"] or "").split(",")))
+    taken = process.executions(batch["rollout"])
+    if taken is not None and train is not None and count - taken >= (train.global_batch or 0):
+        taken = None  # a whole global batch is never trimmed: some line is missing
+    ranks_missing = bool(model.ranks - set(str(batch["ranks"] or "").split(",")))
     by_dump = bool(batch["has_train"] and batch["matched"])
     certain = count // 2 + 1
     return {
@@ -155,7 +162,20 @@ def write_trajectories(samples: pl.DataFrame, sink: Sink) -> None:
 
 def write_spans(model: Model, steps: pl.DataFrame, samples: pl.DataFrame, staged: Staged, sink: Sink) -> None:
     """Write ``spans`` with versions for labels, and the ``uses`` of every dumped sample."""
-    place = samples.select(*_BATCH, "position", "attempt", "trajectory_id", "tells_spans", "trained", "member", "completed", "critic_only", "by_dump", "train_source", "train_locator")
+    place = samples.select(
+        *_BATCH,
+        "position",
+        "attempt",
+        "trajectory_id",
+        "tells_spans",
+        "trained",
+        "member",
+        "completed",
+        "critic_only",
+        "by_dump",
+        "train_source",
+        "train_locator",
+    )
     if staged.has("slime_segments"):
         segments = staged.scan("slime_segments").collect().join(place, on=[*_BATCH, "position"])
         segments = _versions(model, steps, segments, staged, sink)
@@ -178,10 +198,20 @@ def _versions(model: Model, steps: pl.DataFrame, segments: pl.DataFrame, staged:
         ],
         schema={"attempt": pl.Int64, "label": pl.Int64, "lo": pl.Int64, "hi": pl.Int64},
     )
-    limits = steps.select("attempt", pl.col("step").alias("rollout"), "floor", "ceiling", pl.col("v_train_lo").alias("v_train"))
+    limits = steps.select(
+        "attempt", pl.col("step").alias("rollout"), "floor", "ceiling", pl.col("v_train_lo").alias("v_train")
+    )
     found = (
-        segments.join(meaning.select("attempt", pl.col("label").alias("label_lo"), pl.col("lo").alias("version_lo")), on=["attempt", "label_lo"], how="left")
-        .join(meaning.select("attempt", pl.col("label").alias("label_hi"), pl.col("hi").alias("version_hi")), on=["attempt", "label_hi"], how="left")
+        segments.join(
+            meaning.select("attempt", pl.col("label").alias("label_lo"), pl.col("lo").alias("version_lo")),
+            on=["attempt", "label_lo"],
+            how="left",
+        )
+        .join(
+            meaning.select("attempt", pl.col("label").alias("label_hi"), pl.col("hi").alias("version_hi")),
+            on=["attempt", "label_hi"],
+            how="left",
+        )
         .join(limits, on=["attempt", "rollout"], how="left")
     )
     above = found.filter(pl.col("version_lo") > pl.col("v_train"))
@@ -192,8 +222,14 @@ def _versions(model: Model, steps: pl.DataFrame, segments: pl.DataFrame, staged:
         )  # fmt: skip
     impossible = pl.col("version_lo") > pl.col("v_train")
     return found.with_columns(
-        pl.when(impossible).then(pl.col("floor")).otherwise(pl.col("version_lo").fill_null(pl.col("floor"))).alias("version_lo"),
-        pl.when(impossible).then(pl.col("ceiling")).otherwise(pl.min_horizontal(pl.col("version_hi").fill_null(pl.col("ceiling")), "v_train")).alias("version_hi"),
+        pl.when(impossible)
+        .then(pl.col("floor"))
+        .otherwise(pl.col("version_lo").fill_null(pl.col("floor")))
+        .alias("version_lo"),
+        pl.when(impossible)
+        .then(pl.col("ceiling"))
+        .otherwise(pl.min_horizontal(pl.col("version_hi").fill_null(pl.col("ceiling")), "v_train"))
+        .alias("version_hi"),
     ).with_columns(pl.max_horizontal("version_lo", "version_hi").alias("version_hi"))
 
 
@@ -205,8 +241,15 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
     """
     if not staged.has("slime_calls"):
         return segments
-    attempts = pl.DataFrame([{"root": b["root"], "rollout": b["rollout"], "attempt": b["attempt"]} for b in model.batches])
-    calls = staged.scan("slime_calls").filter(pl.col("label").is_not_null() & pl.col("ended").is_not_null()).collect().join(attempts, on=_BATCH)
+    attempts = pl.DataFrame(
+        [{"root": b["root"], "rollout": b["rollout"], "attempt": b["attempt"]} for b in model.batches]
+    )
+    calls = (
+        staged.scan("slime_calls")
+        .filter(pl.col("label").is_not_null() & pl.col("ended").is_not_null())
+        .collect()
+        .join(attempts, on=_BATCH)
+    )
     if calls.is_empty():
         return segments
     ends = (
@@ -216,7 +259,9 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
     )  # fmt: skip
     segments = segments.join(ends, on=["attempt", "label_hi"], how="left")
     alive = pl.col("exact") & (pl.col("older_end") > pl.col("started"))
-    in_place = segments.filter(alive & (pl.col("older_end") - pl.col("started") > OVERLAP))["attempt"].unique().to_list()
+    in_place = (
+        segments.filter(alive & (pl.col("older_end") - pl.col("started") > OVERLAP))["attempt"].unique().to_list()
+    )
     if not in_place:
         return segments
     first = segments.filter(alive & pl.col("attempt").is_in(in_place)).row(0, named=True)
@@ -227,11 +272,18 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
     )  # fmt: skip
     newest = calls.sort("ended").with_columns(pl.col("label").cum_max().over("attempt").alias("in_force"))
     began = segments.sort("started").join_asof(
-        newest.select("attempt", "ended", "in_force"), left_on="started", right_on="ended", by="attempt", strategy="backward"
+        newest.select("attempt", "ended", "in_force"),
+        left_on="started",
+        right_on="ended",
+        by="attempt",
+        strategy="backward",
     )
     open_end = alive & pl.col("attempt").is_in(in_place)
     return began.with_columns(
-        pl.when(open_end).then(pl.min_horizontal("in_force", "label_lo")).otherwise(pl.col("label_lo")).alias("label_lo"),
+        pl.when(open_end)
+        .then(pl.min_horizontal("in_force", "label_lo"))
+        .otherwise(pl.col("label_lo"))
+        .alias("label_lo"),
         (pl.col("exact") & ~open_end.fill_null(False)).alias("exact"),
     )
 
@@ -253,7 +305,9 @@ def _use_rows(parts: pl.DataFrame, *, per_span: bool) -> pl.DataFrame:
     uncertain = pl.col("member").is_null()
     lo = pl.when(counted).then(pl.col("loss_lo")).when(trimmed | uncertain).then(0).otherwise(pl.col("mask_lo"))
     hi = pl.when(counted).then(pl.col("loss_hi")).when(trimmed.fill_null(False)).then(0).otherwise(pl.col("mask_hi"))
-    evidence = pl.when(uncertain).then(pl.lit("inferred")).when(counted).then(pl.lit("recorded")).otherwise(pl.lit("derived"))
+    evidence = (
+        pl.when(uncertain).then(pl.lit("inferred")).when(counted).then(pl.lit("recorded")).otherwise(pl.lit("derived"))
+    )
     members = parts.filter(~pl.col("critic_only") & pl.col("member").fill_null(True))
     frame = members.select(
         "trajectory_id", "attempt", pl.col("rollout").alias("step"), "span_index", lo.alias("loss_tokens_lo"),
@@ -285,7 +339,9 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
                     "error", "dumps-disagree", f"The train dump of rollout {batch['rollout']} holds {batch['unmatched']} samples "
                     "that its rollout dump does not; their versions are unknown.", source=batch["train_source"], opens="training",
                 )  # fmt: skip
-        facts.append({"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": batch["readable"]})
+        facts.append(
+            {"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": batch["readable"]}
+        )
     limits = steps.select("attempt", pl.col("step").alias("rollout"), "floor", "ceiling")
     found = orphans.join(pl.DataFrame(facts), on=_BATCH).join(limits, on=["attempt", "rollout"])
     name = pl.when(pl.col("attempt") > 0).then(pl.format("{}/", "attempt")).otherwise(pl.lit("")) + pl.col("key")
