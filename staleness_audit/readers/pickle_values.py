@@ -18,7 +18,15 @@ from typing import Any, Final
 
 _RUN: Final = re.compile(rb"(?:K.)+|(?:M..)+|(?:J.{4})+|(?:G.{8})+", re.DOTALL)
 _WIDTH: Final = {0x4B: ("<xB", 2), 0x4D: ("<xH", 3), 0x4A: ("<xi", 5), 0x47: (">xd", 9)}
-_MARK: Final = object()
+_PLAIN: Final = {
+    ("_codecs", "encode"): "bytes",
+    **{
+        (module, name): name
+        for module in ("builtins", "__builtin__")
+        for name in ("set", "frozenset", "bytearray", "bytes")
+    },
+}
+"""Calls that stand for plain values in protocols without an opcode for those."""
 
 
 class BadPickle(Exception):
@@ -30,6 +38,11 @@ class Opaque:
     """A name the pickle wanted to import, or what it wanted to make of one. It is never looked up, called or built."""
 
     name: str
+
+
+@dataclass(frozen=True)
+class _Plain:
+    kind: str
 
 
 @dataclass(frozen=True)
@@ -236,21 +249,48 @@ def _pop(m: _Machine) -> None:
         m.pop()
 
 
+def _frame(m: _Machine) -> None:
+    """Pass over FRAME, which is only a hint for buffering."""
+    m.take(8)
+
+
+def _pop_mark(m: _Machine) -> None:
+    m.since_mark()
+
+
 def _global(m: _Machine) -> None:
     module, name = m.line(), m.line()
-    m.push(m.on_name(module, name))
+    m.push(_named(m, module, name))
+
+
+def _named(m: _Machine, module: str, name: str) -> Any:
+    plain = _PLAIN.get((module, name))
+    return _Plain(plain) if plain else m.on_name(module, name)
 
 
 def _stack_global(m: _Machine) -> None:
     name, module = m.pop(), m.pop()
     if not isinstance(name, str) or not isinstance(module, str):
         raise BadPickle("its pickle is damaged (a name is missing)")
-    m.push(m.on_name(module, name))
+    m.push(_named(m, module, name))
 
 
 def _call(m: _Machine) -> None:
     arguments, target = m.pop(), m.pop()
-    m.push(m.on_call(target, arguments))
+    m.push(_make(target.kind, arguments) if isinstance(target, _Plain) else m.on_call(target, arguments))
+
+
+def _make(kind: str, arguments: Any) -> Any:
+    """Make the value that older protocols write as a call because they have no opcode for it."""
+    if not isinstance(arguments, tuple) or not all(isinstance(item, (list, tuple, str, bytes)) for item in arguments):
+        raise BadPickle(f"its pickle is damaged (a {kind} that cannot be one)")
+    first = arguments[0] if arguments else ""
+    if kind == "bytes" and isinstance(first, str):
+        return first.encode("latin-1")
+    if kind == "bytearray":
+        return bytearray(first.encode("latin-1") if isinstance(first, str) else first)
+    items = [_key(item) for item in first]
+    return frozenset(items) if kind == "frozenset" else set(items)
 
 
 def _build(m: _Machine) -> None:
@@ -268,16 +308,21 @@ def _text(width: int) -> Callable[[_Machine], None]:
     return lambda m: m.push(m.sized(width).decode("utf-8", "surrogatepass"))
 
 
+def _old_text(width: int) -> Callable[[_Machine], None]:
+    """Read a string as Python 2 wrote them."""
+    return lambda m: m.push(m.sized(width).decode("latin-1"))
+
+
 def _bytes(width: int) -> Callable[[_Machine], None]:
     return lambda m: m.push(m.sized(width))
 
 
 _OPERATIONS: Final[dict[int, Callable[[_Machine], None]]] = {
     0x80: _protocol,
-    0x95: lambda m: m.take(8) and None,  # FRAME: only a hint for buffering
+    0x95: _frame,
     ord("("): lambda m: m.marks.append(len(m.stack)),
     ord("0"): _pop,
-    ord("1"): lambda m: m.since_mark() and None,
+    ord("1"): _pop_mark,
     ord("2"): lambda m: m.push(m.stack[-1]),
     ord("N"): lambda m: m.push(None),
     0x88: lambda m: m.push(True),
@@ -287,8 +332,8 @@ _OPERATIONS: Final[dict[int, Callable[[_Machine], None]]] = {
     ord("X"): _text(4),
     0x8C: _text(1),
     0x8D: _text(8),
-    ord("T"): _bytes(4),
-    ord("U"): _bytes(1),
+    ord("T"): _old_text(4),
+    ord("U"): _old_text(1),
     ord("B"): _bytes(4),
     ord("C"): _bytes(1),
     0x8E: _bytes(8),

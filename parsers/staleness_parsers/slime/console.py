@@ -35,6 +35,9 @@ _WORTH: Final = re.compile(
 """Metrics that are kept: those about staleness, sizes and time."""
 
 
+_WITH_METRICS: Final = {"perf_rollout", "perf_train", "step", "critic_step"}
+
+
 def worth_keeping(tag: str) -> bool:
     """Whether a metric says something the audit compares or uses."""
     return _WORTH.match(tag) is not None
@@ -192,5 +195,5 @@ def metrics_of(
 ) -> Iterator[tuple[Mapping[str, Any], dict[str, float]]]:
     """Pair rows that carry metrics with their decoded dicts."""
     for row in rows:
-        if row["text"] and str(row["text"]).startswith("{"):
+        if row["kind"] in _WITH_METRICS and row["text"]:
             yield row, orjson.loads(row["text"])

@@ -271,12 +271,12 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
         source=first["source"], locator=f"samples[{first['position']}]",
     )  # fmt: skip
     newest = calls.sort("ended").with_columns(pl.col("label").cum_max().over("attempt").alias("in_force"))
-    began = segments.sort("started").join_asof(
+    began = segments.sort("started", nulls_last=True).join_asof(
         newest.select("attempt", "ended", "in_force"),
         left_on="started",
         right_on="ended",
         by="attempt",
-        strategy="backward",
+        strategy="backward", check_sortedness=False,
     )
     open_end = alive & pl.col("attempt").is_in(in_place)
     return began.with_columns(
@@ -326,7 +326,8 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
     facts = []
     for batch in model.batches:
         attempt = batch["attempt"]
-        if batch["readable"] and batch["unmatched"]:
+        whole = batch["readable"] and not batch["skipped"]
+        if whole and batch["unmatched"]:
             earlier = [n for n in range(attempt) if batch["rollout"] in rollouts_of(model.processes[n])]
             if earlier and not batch["matched"]:
                 attempt = earlier[-1]
@@ -340,7 +341,7 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
                     "that its rollout dump does not; their versions are unknown.", source=batch["train_source"], opens="training",
                 )  # fmt: skip
         facts.append(
-            {"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": batch["readable"]}
+            {"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": whole}
         )
     limits = steps.select("attempt", pl.col("step").alias("rollout"), "floor", "ceiling")
     found = orphans.join(pl.DataFrame(facts), on=_BATCH).join(limits, on=["attempt", "rollout"])
