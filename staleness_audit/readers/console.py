@@ -14,7 +14,8 @@ _REPEATED = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")
 
 _NOT_FINITE = re.compile(r"(?<![\w'\"])(-?)(nan|inf|infinity)(?![\w'\"])", re.IGNORECASE)
 _WRAPPED = re.compile(
-    r"\b(?:np|numpy|torch)\.\w+\((-?[\w.+-]+)(?:, dtype=[\w.]+|, device='[\w:]+')*\)|\btensor\((-?[\w.+-]+)(?:, [^()]*)?\)"
+    r"\b(?:np|numpy|torch)\.\w+\((-?[\w.+-]+)(?:, dtype=[\w.]+|, device='[\w:]+')*\)"
+    r"|\btensor\((-?[\w.+-]+)(?:, [^()]*)?\)"
 )
 MAX_LITERAL_CHARS = 1 << 20
 

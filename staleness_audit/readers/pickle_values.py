@@ -1,9 +1,9 @@
 """Pickles read as data: a machine of the opcodes that containers, numbers and text need, and no others.
 
-The standard unpickler imports and calls what a file tells it to, and trusts its sizes. Here imports and calls are questions
-to the caller (``on_name``, ``on_call``, ``on_persistent``), who answers with values or raises; opcodes that build
-objects in other ways are refused. Memory stays proportional to the bytes of the file: nothing is allocated because a
-number in the file says so.
+The standard unpickler imports and calls what a file tells it to, and trusts its sizes. Here imports and calls are
+questions to the caller (``on_name``, ``on_call``, ``on_persistent``), who answers with values or raises; opcodes
+that build objects in other ways are refused. Memory stays proportional to the bytes of the file: nothing is
+allocated because a number in the file says so.
 
 Runs of numbers, the bulk of token and mask lists, are decoded a run at a time.
 """
@@ -53,32 +53,33 @@ class Unpickled:
     end: int
 
 
-def refuse_name(module: str, name: str) -> Any:
+def refuse_name(module: str, name: str) -> object:
     """Refuse every import (the default)."""
     raise BadPickle(f"its pickle asks for {module}.{name}, which no data needs, and was not obeyed")
 
 
-def refuse_call(target: Any, arguments: Any) -> Any:
+def refuse_call(target: object, arguments: object) -> object:
     """Refuse every call (the default)."""
     raise BadPickle("its pickle calls something, and was not obeyed")
 
 
-def refuse_persistent(reference: Any) -> Any:
+def refuse_persistent(reference: object) -> object:
     """Refuse every persistent id (the default)."""
     raise BadPickle("its pickle refers to outside data")
 
 
 def read_pickle(
     data: bytes,
-    on_name: Callable[[str, str], Any] = refuse_name,
-    on_call: Callable[[Any, Any], Any] = refuse_call,
-    on_persistent: Callable[[Any], Any] = refuse_persistent,
+    on_name: Callable[[str, str], object] = refuse_name,
+    on_call: Callable[[Any, Any], object] = refuse_call,
+    on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
 
     Raises:
         BadPickle: cut or malformed data, or an opcode that is not for data; also whatever the callbacks raise.
+
     """
     machine = _Machine(data, start, on_name, on_call, on_persistent)
     try:
@@ -96,9 +97,9 @@ class _Machine:
         self,
         data: bytes,
         start: int,
-        on_name: Callable[[str, str], Any],
-        on_call: Callable[[Any, Any], Any],
-        on_persistent: Callable[[Any], Any],
+        on_name: Callable[[str, str], object],
+        on_call: Callable[[Any, Any], object],
+        on_persistent: Callable[[Any], object],
     ) -> None:
         self.data = data
         self.at = start
@@ -159,10 +160,10 @@ class _Machine:
         self.at = end + 1
         return text
 
-    def push(self, value: Any) -> None:
+    def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def pop(self) -> Any:
+    def pop(self) -> Any:  # noqa: ANN401 - a pickle holds anything
         """Pop a value of the current frame; what lies below a MARK is out of reach."""
         if self.marks and len(self.stack) <= self.marks[-1]:
             raise BadPickle("its pickle is damaged (a value is missing)")
@@ -175,7 +176,7 @@ class _Machine:
         del self.stack[height:]
         return items
 
-    def top(self, kind: type) -> Any:
+    def top(self, kind: type) -> Any:  # noqa: ANN401 - a pickle holds anything
         """Return the topmost value, which must be a ``kind``."""
         if self.marks and len(self.stack) <= self.marks[-1]:
             raise BadPickle("its pickle is damaged (a value is missing)")
@@ -201,7 +202,7 @@ def _set_items(m: _Machine) -> None:
         target[_key(items[at])] = items[at + 1]
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> object:
     try:
         hash(value)
     except TypeError as error:
@@ -263,7 +264,7 @@ def _global(m: _Machine) -> None:
     m.push(_named(m, module, name))
 
 
-def _named(m: _Machine, module: str, name: str) -> Any:
+def _named(m: _Machine, module: str, name: str) -> object:
     plain = _PLAIN.get((module, name))
     return _Plain(plain) if plain else m.on_name(module, name)
 
@@ -280,7 +281,7 @@ def _call(m: _Machine) -> None:
     m.push(_make(target.kind, arguments) if isinstance(target, _Plain) else m.on_call(target, arguments))
 
 
-def _make(kind: str, arguments: Any) -> Any:
+def _make(kind: str, arguments: object) -> object:
     """Make the value that older protocols write as a call because they have no opcode for it."""
     if not isinstance(arguments, tuple) or not all(isinstance(item, (list, tuple, str, bytes)) for item in arguments):
         raise BadPickle(f"its pickle is damaged (a {kind} that cannot be one)")
@@ -288,8 +289,8 @@ def _make(kind: str, arguments: Any) -> Any:
     if kind == "bytes" and isinstance(first, str):
         return first.encode("latin-1")
     if kind == "bytearray":
-        return bytearray(first.encode("latin-1") if isinstance(first, str) else first)
-    items = [_key(item) for item in first]
+        return bytearray(first.encode("latin-1") if isinstance(first, str) else bytes(first))
+    items = [_key(item) for item in (first if isinstance(first, (list, tuple)) else ())]
     return frozenset(items) if kind == "frozenset" else set(items)
 
 

@@ -50,6 +50,7 @@ def read_scalars(run: RunFiles, source: str) -> Iterator[Scalar]:
         OptionalReaderMissing: the ``tensorboard`` extra is not installed.
         DamagedEvents: after the last sound record of a cut or damaged file.
         UnreadableInput: the file cannot be opened.
+
     """
     decode = _decoder()
     record = 0
@@ -76,7 +77,7 @@ def _decoder() -> Callable[[bytes], Any]:
     return decode
 
 
-def _number(value: Any) -> float | None:
+def _number(value: Any) -> float | None:  # noqa: ANN401 - a protobuf message
     """Return a scalar summary's number in its older or newer form; None for anything else."""
     kind = value.WhichOneof("value")
     if kind == "simple_value":

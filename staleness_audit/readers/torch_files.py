@@ -15,10 +15,10 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final, TypeGuard
 
 import zstandard
 
@@ -110,9 +110,11 @@ class Tensor:
 
         Raises:
             BadTorchFile: the storage is missing, cut, too large, or too small for the shape.
+
         """
         if self.dtype not in _CODES:
             raise BadTorchFile(f"a tensor of dtype {self.dtype} cannot be read")
+        code: Any
         code, size = _CODES[self.dtype]
         if self.numel * size > MAX_TENSOR_BYTES:
             raise BadTorchFile(f"a tensor is larger than {MAX_TENSOR_BYTES >> 20} MiB")
@@ -127,7 +129,7 @@ class Tensor:
         picked = _pick(values, self.shape, self.stride, self.offset)
         return _bfloats(picked) if self.dtype == "bfloat16" else picked
 
-    def tolist(self) -> Any:
+    def tolist(self) -> Any:  # noqa: ANN401 - a number or nested lists
         """Elements nested by shape, like torch's ``tolist``."""
         flat = self.flat()
         if not self.shape:
@@ -145,7 +147,7 @@ def _bfloats(bits: list[int]) -> list[float]:
     return [struct.unpack("<f", struct.pack("<I", value << 16))[0] for value in bits]
 
 
-def _pick(values: Any, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> list[Any]:
+def _pick(values: Sequence[Any] | memoryview, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> list[Any]:
     """Elements of a strided view in row-major order."""
     if not shape:
         return [values[start]]
@@ -166,12 +168,13 @@ def open_torch(run: RunFiles, source: str) -> Iterator[Any]:
     Raises:
         BadTorchFile: damage, a hostile pickle, or sizes beyond the limits.
         UnreadableInput: the file cannot be opened.
+
     """
     with _seekable(run, source) as stream:
         yield load(stream)
 
 
-def load(stream: BinaryIO | IO[bytes]) -> Any:
+def load(stream: BinaryIO | IO[bytes]) -> Any:  # noqa: ANN401 - a file holds anything
     """Read the value of a seekable stream; tensors read from the same stream later."""
     try:
         start = stream.read(4)
@@ -204,12 +207,12 @@ def _seekable(run: RunFiles, source: str) -> Iterator[IO[bytes]]:
             yield whole
 
 
-def _load_zip(stream: IO[bytes]) -> Any:
+def _load_zip(stream: IO[bytes]) -> object:
     try:
         archive = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
         raise BadTorchFile("the archive has no directory at its end, so the file was cut or is not whole") from error
-    names = [info.filename for info in archive.infolist() if info.filename.split("/")[-1] == "data.pkl"]
+    names = [info.filename for info in archive.infolist() if info.filename.rsplit("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
         raise BadTorchFile("the archive holds no data.pkl" if not names else "the archive holds data.pkl twice")
     prefix = names[0].removesuffix("data.pkl")
@@ -244,7 +247,7 @@ def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     return data
 
 
-def _load_sequence(stream: IO[bytes]) -> Any:
+def _load_sequence(stream: IO[bytes]) -> object:
     """Read torch's layout of before 2020 (five pickles, then raw storages), or a file that is one pickle."""
     data = stream.read(MAX_PICKLE_BYTES + 1)
     if len(data) > MAX_PICKLE_BYTES:
@@ -288,17 +291,17 @@ class _Tensors:
         self._read = read
         self.dtypes: dict[str, str] = {}
 
-    def name(self, module: str, name: str) -> Any:
+    def name(self, module: str, name: str) -> object:
         """Answer an import: a dtype, a constructor's name, or an opaque note; refuse everything else."""
         if module in {"torch", "torch.storage"} and name in _STORAGES:
             return _Dtype(_STORAGES[name])
         if module == "torch" and name in _CODES:
             return _Dtype(name)
-        if module.split(".")[0] in _OPAQUE_MODULES:
+        if module.split(".", maxsplit=1)[0] in _OPAQUE_MODULES:
             return Opaque(f"{module}.{name}")
         raise BadTorchFile(f"its pickle asks for {module}.{name}, which no dump needs, and was not obeyed")
 
-    def call(self, target: Any, arguments: Any) -> Any:
+    def call(self, target: object, arguments: object) -> object:
         """Answer a call of a name: a tensor, a plain dict for OrderedDict, or an opaque note."""
         if not isinstance(target, Opaque) or not isinstance(arguments, tuple):
             raise BadTorchFile("its pickle calls something that is not a name, and was not obeyed")
@@ -321,15 +324,16 @@ class _Tensors:
 
     def _tensor(self, kind: str, arguments: tuple[Any, ...]) -> Tensor:
         storage, offset, shape, stride = (*arguments, None, None, None, None)[:4]
-        sound = isinstance(storage, _Storage) and isinstance(offset, int) and _counts(shape) and _counts(stride)
-        if not sound or len(shape) != len(stride):
+        if not (isinstance(storage, _Storage) and isinstance(offset, int) and _counts(shape) and _counts(stride)):
+            raise BadTorchFile("it describes a tensor in a way torch does not")
+        if len(shape) != len(stride):
             raise BadTorchFile("it describes a tensor in a way torch does not")
         dtype = storage.dtype
         if kind.endswith("_v3") and len(arguments) > 6 and isinstance(arguments[6], _Dtype):
             dtype = arguments[6].name
         return Tensor(dtype, shape, stride, offset, storage, self._read)
 
-    def persistent(self, reference: Any) -> Any:
+    def persistent(self, reference: object) -> object:
         """Answer a persistent id: ``("storage", type, key, location, numel[, view])``."""
         if isinstance(reference, tuple) and len(reference) >= 5 and reference[0] == "storage":
             _, dtype, key, _, numel = reference[:5]
@@ -339,5 +343,5 @@ class _Tensors:
         raise BadTorchFile("it refers to outside data in a way torch does not")
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: object) -> TypeGuard[tuple[int, ...]]:
     return isinstance(value, tuple) and all(isinstance(item, int) and item >= 0 for item in value)

@@ -1,7 +1,7 @@
 """slime's formats, told by a small run that can be checked by hand.
 
-The run: batches of one group of two trajectories, a sync after every rollout, so label L is version L - 1 and rollout r trains
-from version r. `story` holds:
+The run: batches of one group of two trajectories, a sync after every rollout, so label L is version L - 1 and
+rollout r trains from version r. `story` holds:
 
 | rollout | trajectory | calls (label: tokens) | staleness of its tokens |
 |---|---|---|---|
@@ -23,11 +23,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from staleness_parsers.slime import PARSER
 
 from staleness_audit import plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
-from staleness_parsers.slime import PARSER
 
 T0 = 1_795_966_200.0  # 2026-11-29 15:30:00 UTC
 
@@ -37,7 +37,7 @@ class Ints(list):
 
 
 class TorchPickler(pickle._Pickler):
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch = dict(pickle._Pickler.dispatch)  # noqa: RUF012
 
     def __init__(self, stream):
         super().__init__(stream, 2)
@@ -73,7 +73,7 @@ def torch_save(path: Path, value) -> None:
 
 
 def sample(index, *calls, group=None, start=0.0, trace=True, **more):
-    """Return a dumped sample. A call is (label, tokens or None, finish reason); they follow each other second by second."""
+    """Return a dumped sample. A call is (label, tokens or None, finish reason); each takes a second."""
     events, at = [], T0 + start
     group = index // 2 if group is None else group
 
@@ -86,15 +86,28 @@ def sample(index, *calls, group=None, start=0.0, trace=True, **more):
         event("span_start", "sglang_generate")
         events[-1]["span_id"] = span
         at += 1.0
-        event("span_end", "sglang_generate", finish_reason=reason, **({} if tokens is None else {"completion_tokens": tokens}))
+        event(
+            "span_end",
+            "sglang_generate",
+            finish_reason=reason,
+            **({} if tokens is None else {"completion_tokens": tokens}),
+        )
         events[-1]["span_id"] = span
         event("span_end", "generate_and_rm_group")
     length = sum(tokens or 0 for _, tokens, _ in calls)
     record = {
-        "group_index": group, "index": index, "rollout_id": None, "prompt": "题目", "tokens": [7, 8, *range(100 * index, 100 * index + length)],
-        "response_length": length, "loss_mask": [1] * length, "weight_versions": [label for label, _, _ in calls],
-        "remove_sample": False, "status": "completed", "metadata": {},
-    }  # fmt: skip
+        "group_index": group,
+        "index": index,
+        "rollout_id": None,
+        "prompt": "题目",
+        "tokens": [7, 8, *range(100 * index, 100 * index + length)],
+        "response_length": length,
+        "loss_mask": [1] * length,
+        "weight_versions": [label for label, _, _ in calls],
+        "remove_sample": False,
+        "status": "completed",
+        "metadata": {},
+    }
     if trace:
         record["trace"] = {"version": 1, "events": events}
     return {**record, **more}
@@ -114,13 +127,19 @@ class Run:
     def train(self, number, *samples, masks=None, rank=0):
         records = [
             {
-                "data_parallel_rank": 0, "sample_index": s["index"], "rollout_position": at, "tokens": Ints(s["tokens"]),
+                "data_parallel_rank": 0,
+                "sample_index": s["index"],
+                "rollout_position": at,
+                "tokens": Ints(s["tokens"]),
                 "response_lengths": s["response_length"],
                 "loss_masks": Ints((masks or {}).get(s["index"], s["loss_mask"] or [1] * s["response_length"])),
             }
             for at, s in enumerate(samples)
-        ]  # fmt: skip
-        torch_save(self.folder / f"train_data/{number}.pt", {"format_version": 2, "rollout_id": number, "rank": rank, "samples": records, "dp_shards": []})
+        ]
+        torch_save(
+            self.folder / f"train_data/{number}.pt",
+            {"format_version": 2, "rollout_id": number, "rank": rank, "samples": records, "dp_shards": []},
+        )
         return self
 
     def train_v1(self, number, rank, *samples):
@@ -130,7 +149,10 @@ class Run:
             "loss_masks": [Ints(s["loss_mask"]) for s in samples],
             "sample_indices": [s["index"] for s in samples],
         }
-        torch_save(self.folder / f"train_data/{number}_{rank}.pt", {"rollout_id": number, "rank": rank, "rollout_data": columns})
+        torch_save(
+            self.folder / f"train_data/{number}_{rank}.pt",
+            {"rollout_id": number, "rank": rank, "rollout_data": columns},
+        )
         return self
 
     def console(self, text, name="console.log"):
@@ -212,13 +234,19 @@ def spans(tables: Dataset) -> dict[str, list[tuple]]:
     """Spans by trajectory: (version_lo, version_hi, tokens_lo, tokens_hi)."""
     found: dict[str, list[tuple]] = {}
     for row in tables.scan("spans").collect().sort("trajectory_id", "span_index").iter_rows(named=True):
-        found.setdefault(row["trajectory_id"], []).append((row["version_lo"], row["version_hi"], row["tokens_lo"], row["tokens_hi"]))
+        found.setdefault(row["trajectory_id"], []).append(
+            (row["version_lo"], row["version_hi"], row["tokens_lo"], row["tokens_hi"])
+        )
     return found
 
 
 def uses(tables: Dataset) -> dict[tuple[str, int, int], tuple[int, int]]:
     """Loss tokens by (trajectory, attempt, step)."""
-    frame = tables.scan("uses").group_by("trajectory_id", "attempt", "step").agg(pl.col("loss_tokens_lo").sum(), pl.col("loss_tokens_hi").sum())
+    frame = (
+        tables.scan("uses")
+        .group_by("trajectory_id", "attempt", "step")
+        .agg(pl.col("loss_tokens_lo").sum(), pl.col("loss_tokens_hi").sum())
+    )
     return {(i, a, s): (lo, hi) for i, a, s, lo, hi in frame.collect().iter_rows()}
 
 
@@ -231,10 +259,21 @@ def codes(tables: Dataset) -> dict[str, str | None]:
 
 
 STORY_SPANS = {
-    "0": [(0, 0, 3, 3)], "1": [(0, 0, 2, 2)], "2": [(0, 0, 4, 4)], "3": [(0, 0, 1, 1)], "4": [(1, 1, 5, 5)],
+    "0": [(0, 0, 3, 3)],
+    "1": [(0, 0, 2, 2)],
+    "2": [(0, 0, 4, 4)],
+    "3": [(0, 0, 1, 1)],
+    "4": [(1, 1, 5, 5)],
     "5": [(0, 0, 2, 2), (1, 1, 3, 3)],
-}  # fmt: skip
-STORY_USES = {("0", 0, 0): (3, 3), ("1", 0, 0): (2, 2), ("2", 0, 1): (4, 4), ("3", 0, 1): (1, 1), ("4", 0, 2): (5, 5), ("5", 0, 2): (5, 5)}
+}
+STORY_USES = {
+    ("0", 0, 0): (3, 3),
+    ("1", 0, 0): (2, 2),
+    ("2", 0, 1): (4, 4),
+    ("3", 0, 1): (1, 1),
+    ("4", 0, 2): (5, 5),
+    ("5", 0, 2): (5, 5),
+}
 
 
 def test_the_story(tmp_path):
@@ -428,7 +467,7 @@ def test_a_killed_run(tmp_path):
 
 
 def resumed(tmp_path) -> Run:
-    """Launched, trained 0 and 1, collected 2; resumed after 0: rollouts 1 and 2 again, with new dumps and label 1 anew."""
+    """Launched, trained 0 and 1, collected 2; resumed after 0: rollouts 1 and 2 again, label 1 anew."""
     run = story(tmp_path / "run", log=False)
     run.console(console(0, 1, unfinished=(2,))).console(console(1, 2, clock=100))
     for number, label in ((1, "1"), (2, "1")):
@@ -505,15 +544,18 @@ def test_a_call_that_lived_through_a_sync_is_an_interval(tmp_path):
 
 def test_lost_and_filtered_groups_on_the_console(tmp_path):
     log = console(0, 1, 2).replace(
-        "fully-async rollout 1: done in 0.5s, queue_left=0", "fully-async rollout 1: done in 0.5s, kept=1 dropped=3 ({'zero_std': 2}), queue_left=0"
+        "fully-async rollout 1: done in 0.5s, queue_left=0",
+        "fully-async rollout 1: done in 0.5s, kept=1 dropped=3 ({'zero_std': 2}), queue_left=0",
     )
     run = story(tmp_path / "run", log=False).console(log)
     run.console("[2026-11-29 15:40:00] fully_async_rollout.py:99 - fully-async task crashed: ValueError('x')\n")
     tables = run.tables()
     gone = tables.scan("events").filter(pl.col("kind").is_in(["dropped", "lost"])).collect()
     assert sorted(zip(gone["kind"], gone["reason"], gone["multiplicity"], strict=True)) == [
-        ("dropped", "filtered", 2), ("dropped", "zero_advantage", 4), ("lost", "error", 2),
-    ]  # fmt: skip
+        ("dropped", "filtered", 2),
+        ("dropped", "zero_advantage", 4),
+        ("lost", "error", 2),
+    ]
 
 
 def test_console_only(tmp_path):
@@ -522,7 +564,11 @@ def test_console_only(tmp_path):
     tables = Run(tmp_path / "run").console(console(0, 1) + "[2026-11-29 15:45:00] x.py:1 - " + mean).tables()
     assert steps(tables) == {(0, 0): True, (0, 1): True}
     found = tables.scan("constraints").filter(pl.col("step") == 1).collect()
-    assert dict(zip(found["quantity"], found["value"], strict=True)) == {"staleness_max": 1.0, "trajectories": 2.0, "loss_tokens": 5.0}
+    assert dict(zip(found["quantity"], found["value"], strict=True)) == {
+        "staleness_max": 1.0,
+        "trajectories": 2.0,
+        "loss_tokens": 5.0,
+    }
     assert tables.facts["unseen"] == ["cancelled", "dropped", "lost", "pending"]
 
 
@@ -546,7 +592,7 @@ def test_a_lost_line_is_no_restart(tmp_path):
     lines = console(0, 1, 2).splitlines(keepends=True)
     for gone in [at for at, line in enumerate(lines) if "Timer train" in line]:
         run = story(tmp_path / f"run{gone}", log=False)
-        tables = run.console("".join(lines[:gone] + ["\x00\xff garbage\n"] + lines[gone + 1 :])).tables()
+        tables = run.console("".join([*lines[:gone], "\x00\xff garbage\n", *lines[gone + 1 :]])).tables()
         assert spans(tables) == STORY_SPANS, lines[gone]
         assert uses(tables) == STORY_USES, lines[gone]
         assert len(tables.facts["attempts"]) == 1
@@ -584,7 +630,13 @@ def test_a_cut_dump_of_an_untrained_batch_opens_no_training(tmp_path):
 
 @pytest.mark.parametrize(
     "value",
-    [[], {"rollout_id": 1}, {"rollout_id": 7, "samples": []}, {"rollout_id": 1, "samples": {"a": 1}}, {"rollout_id": 1, "samples": [3, {}]}],
+    [
+        [],
+        {"rollout_id": 1},
+        {"rollout_id": 7, "samples": []},
+        {"rollout_id": 1, "samples": {"a": 1}},
+        {"rollout_id": 1, "samples": [3, {}]},
+    ],
 )
 def test_values_of_the_wrong_shape(tmp_path, value):
     run = story(tmp_path / "run")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from staleness_parsers.slime import PARSER
 
 from staleness_audit import plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
-from staleness_parsers.slime import PARSER
 
 CASES = Path(__file__).parents[2] / "sample_traces" / "slime"
 DUMPED = ["fully_async_balanced", "fully_async_killed_in_training"]
@@ -99,7 +99,9 @@ def test_tensorboard_alone_says_the_same_with_less_precision(tmp_path):
     data = ingest(files, plugins.choose(files, among={"slime": PARSER}), tmp_path / "tables")
     both = tables(case, tmp_path / "both")
     wanted = ["step", "quantity", "value"]
-    ours, theirs = (d.scan("constraints").select(wanted).cast({"quantity": pl.String}).sort(wanted).collect() for d in (data, both))
+    ours, theirs = (
+        d.scan("constraints").select(wanted).cast({"quantity": pl.String}).sort(wanted).collect() for d in (data, both)
+    )
     assert ours.filter(pl.col("quantity") != "loss_tokens").equals(theirs.filter(pl.col("quantity") != "loss_tokens"))
     close = (ours["value"] - theirs["value"]).abs().max()
     assert close is not None

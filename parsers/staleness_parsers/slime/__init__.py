@@ -1,8 +1,9 @@
 """slime (THUDM/slime): rollout and train dumps, console logs, TensorBoard scalars.
 
-Versions. The policy version p counts rollouts trained by the actor since the run's first policy (p0 = initial weights); the
-batch of rollout r is trained from p = r, less critic-only rollouts. slime's own label, ``weight_versions``, counts weight
-syncs of one *process*: it is bumped before each transfer and begins anew with every launch, so that
+Versions. The policy version p counts rollouts trained by the actor since the run's first policy (p0 = initial
+weights); the batch of rollout r is trained from p = r, less critic-only rollouts. slime's own label,
+``weight_versions``, counts weight syncs of one *process*: it is bumped before each transfer and begins anew with
+every launch, so that
 
 * label 1 is the policy a process started with, p = s0 (``start_rollout_id``): label and version differ by one even in a
   fresh run; with a sync after every rollout, label L is p = s0 + L - 1;

@@ -1,8 +1,8 @@
 """One sample of a rollout dump: which tokens came from which engine call, and what the loss mask does to them.
 
 The rules are those of the guide, section 3 ("tokens per version") and 5.1: the n-th end of an ``sglang_generate`` span
-belongs to the n-th entry of ``weight_versions``; an aborted call without ``completion_tokens`` made nothing and its entry is
-dropped; calls follow each other in the response.
+belongs to the n-th entry of ``weight_versions``; an aborted call without ``completion_tokens`` made nothing and its
+entry is dropped; calls follow each other in the response.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 DEFAULT_LABEL: Final = 0
-"""How SGLang's built-in label ``"default"`` (delta mode: weights never updated yet) is kept among the integer labels."""
+"""SGLang's built-in label ``"default"`` (delta mode: weights never updated yet) among the integer labels."""
 
 _GENERATE: Final = {"sglang_generate", "sglang_generate_stream"}
 _GROUP: Final = "generate_and_rm_group"
@@ -26,8 +26,9 @@ _NUMBER: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 class Segment:
     """Consecutive sampled tokens of one call, or of all calls where they can't be told apart.
 
-    ``label_lo/hi``: labels between which the tokens' labels lie; None = open. ``start``: position in the response, where
-    known. ``positions``: the response positions of the tokens where they are not one run (tool output in between).
+    ``label_lo/hi``: labels between which the tokens' labels lie; None = open. ``start``: position in the response,
+    where known. ``positions``: the response positions of the tokens where they are not one run (tool output in
+    between).
     """
 
     label_lo: int | None
@@ -67,7 +68,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Sample:
-    """The cells of a dumped sample that the audit needs. ``mask``: None = all ones; ``problems``: sentences for diagnostics."""
+    """The cells of a dumped sample that the audit needs. ``mask``: None = all ones; ``problems``: what is odd in it."""
 
     index: int | None
     group_index: int | None
@@ -88,7 +89,7 @@ class Sample:
         return len(self.tokens) - self.response_length if len(self.tokens) >= self.response_length > 0 else None
 
 
-def label_number(entry: Any) -> int | None:
+def label_number(entry: object) -> int | None:
     """Turn a ``weight_versions`` entry into an integer; None where it is no label (guide section 7)."""
     if entry == "default":
         return DEFAULT_LABEL
@@ -131,7 +132,7 @@ def read_sample(record: Mapping[str, Any]) -> Sample | None:
     )
 
 
-def read_trace(trace: Any) -> Life:
+def read_trace(trace: object) -> Life:
     """Read the calls and the passes through the queue out of a sample's ``trace`` (guide section 5.1)."""
     life = Life()
     events = trace.get("events") if isinstance(trace, dict) else None
@@ -244,11 +245,11 @@ def loss_tokens(part: Segment, parts: Sequence[Segment], mask: Sequence[int] | N
     return max(0, total - others), min(part.tokens_hi, total)
 
 
-def _count(value: Any) -> int | None:
+def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
 
 
-def _time(value: Any) -> datetime | None:
+def _time(value: object) -> datetime | None:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < 1 << 33:
         return None
     return datetime.fromtimestamp(value, UTC)

@@ -8,8 +8,8 @@ from staleness_audit.parser import Artifact, Card, Mode
 
 UNIT: Final = "trained rollouts"
 NO_LIMIT: Final = (
-    "slime has no staleness threshold: no admission, cancellation or batch rule looks at versions, and a group that syncs keep "
-    "interrupting is trained at whatever age it finishes."
+    "slime has no staleness threshold: no admission, cancellation or batch rule looks at versions, and a group that "
+    "syncs keep interrupting is trained at whatever age it finishes."
 )
 CARD: Final = Card(
     title="slime (fully-async, one-step-off and synchronous rollouts)",
@@ -29,8 +29,8 @@ CARD: Final = Card(
         Artifact(
             "console log (*.log, *.out, *.txt)",
             "keep the output of the job",
-            "completed trainings, weight syncs and waiting to a second; launches and resumes; how many trajectories a step "
-            "took; lost and filtered groups",
+            "completed trainings, weight syncs and waiting to a second; launches and resumes; how many trajectories "
+            "a step took; lost and filtered groups",
         ),
         Artifact(
             "events.out.tfevents.*",
@@ -51,8 +51,8 @@ CARD: Final = Card(
             "slime states no bound; give one with --bound",
             False,
             "--update-weights-interval (1 by default); none with --partial-rollout",
-            "the next batch is collected while one trains, and unfinished work is thrown away; partial rollouts keep it at "
-            "any age.",
+            "the next batch is collected while one trains, and unfinished work is thrown away; partial rollouts "
+            "keep it at any age.",
         ),
         Mode(
             "train.py with the default rollout",
@@ -63,9 +63,9 @@ CARD: Final = Card(
             "collecting, training and syncing take turns; partial rollouts are kept at any age.",
         ),
     ),
-    betrays="A missing or cut rollout dump is betrayed by its train dump, the console, or the ids around it; a missing train dump "
-    "only where the console or other train dumps are there. The loss of the first dumps of a run is betrayed by labels above 1, "
-    "of the last ones by the console only. Nothing betrays cut lines of the console before its end, and, in dumps without "
-    "traces, calls that lived through a sync under --flush-cache-interval other than 1. Trajectories that reached no batch "
-    "leave no record: what became of them nobody can say.",
+    betrays="A missing or cut rollout dump is betrayed by its train dump, the console, or the ids around it; a "
+    "missing train dump only where the console or other train dumps are there. The loss of the first dumps of a run "
+    "is betrayed by labels above 1, of the last ones by the console only. Nothing betrays cut lines of the console "
+    "before its end, and, in dumps without traces, calls that lived through a sync under --flush-cache-interval "
+    "other than 1. Trajectories that reached no batch leave no record: what became of them nobody can say.",
 )

@@ -1,4 +1,4 @@
-"""Reading console logs into the staged table ``slime_lines`` (guide section 5.4): one row per line that tells something.
+"""Reading console logs into the staged table ``slime_lines``: one row per telling line (guide section 5.4).
 
 Times are local and name no zone; they stay naive here (``finish`` finds the offset where other files betray it).
 """
@@ -18,13 +18,22 @@ from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.console import parse_dict, parse_local_time, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
-LINES: Final = {
-    "source": pl.String, "line": pl.Int64, "local": pl.Datetime("us"), "actor": pl.String, "pid": pl.Int64,
-    "kind": pl.String, "rollout": pl.Int64, "number": pl.Float64, "count": pl.Int64, "text": pl.String,
-}  # fmt: skip
+LINES: Final[dict[str, Any]] = {
+    "source": pl.String,
+    "line": pl.Int64,
+    "local": pl.Datetime("us"),
+    "actor": pl.String,
+    "pid": pl.Int64,
+    "kind": pl.String,
+    "rollout": pl.Int64,
+    "number": pl.Float64,
+    "count": pl.Int64,
+    "text": pl.String,
+}
 
 _CHEAP: Final = re.compile(
-    r"Timer |fully-async|perf \d|step \d|eval \d|Save debug |partial samples|async rollout|Queue|queue size|No updatable"
+    r"Timer |fully-async|perf \d|step \d|eval \d|Save debug |partial samples|async rollout|No updatable"
+    r"|Rollout completed in|No progress for"
 )
 """What every line that matters contains somewhere."""
 _TIMERS: Final = {"train_wait", "train", "update_weights"}
@@ -61,9 +70,10 @@ def _metrics(kind: str) -> _Maker:
             if worth_keeping(key) and isinstance(value, (int, float)) and math.isfinite(value)
         }
         return {
-            "kind": name if values is not None else f"{kind}_damaged", "rollout": int(found["id"]),
+            "kind": name if values is not None else f"{kind}_damaged",
+            "rollout": int(found["id"]),
             "text": orjson.dumps(kept).decode(),
-        }  # fmt: skip
+        }
 
     return make
 
@@ -100,7 +110,8 @@ _PATTERNS: Final[tuple[tuple[re.Pattern[str], _Maker], ...]] = tuple(
         (r"fully-async rollout (?P<id>\d+): target=(?P<count>\d+) queue_warm=(?P<number>\d+)$", _plain("collect")),
         (r"fully-async rollout (?P<id>\d+): collected (?P<count>\d+)/\d+", _plain("waiting")),
         (
-            r"fully-async rollout (?P<id>\d+): done in (?P<number>[\d.]+)s(?:, kept=\d+ dropped=(?P<count>\d+)(?: \((?P<text>.*?)\))?)?, queue_left=\d+$",
+            r"fully-async rollout (?P<id>\d+): done in (?P<number>[\d.]+)s"
+            r"(?:, kept=\d+ dropped=(?P<count>\d+)(?: \((?P<text>.*?)\))?)?, queue_left=\d+$",
             _plain("collected"),
         ),
         (
@@ -147,18 +158,25 @@ def read_console(unit: Unit, run: RunFiles, sink: Sink) -> None:
                 continue
             if row["kind"].endswith("_damaged"):
                 sink.diagnose(
-                    "warning", "metrics-unreadable", "The metrics of this line cannot be read; the step itself counts.",
-                    source=piece.source, line=line,
-                )  # fmt: skip
+                    "warning",
+                    "metrics-unreadable",
+                    "The metrics of this line cannot be read; the step itself counts.",
+                    source=piece.source,
+                    line=line,
+                )
             rows.append({"source": piece.source, "line": line, **row})
             if len(rows) >= 1 << 16:
                 sink.write("slime_lines", _frame(rows))
                 rows = []
     except DamagedStream as damage:
         sink.diagnose(
-            "error", "console-damaged", f"Console log not read to its end: {damage}; restore it.", source=piece.source,
-            line=damage.line, opens="training",
-        )  # fmt: skip
+            "error",
+            "console-damaged",
+            f"Console log not read to its end: {damage}; restore it.",
+            source=piece.source,
+            line=damage.line,
+            opens="training",
+        )
     sink.write("slime_lines", _frame(rows))
 
 

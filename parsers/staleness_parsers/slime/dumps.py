@@ -3,9 +3,9 @@
 A unit is a rollout id: its rollout dump and its train dump(s). Everything that can be said without knowing the process
 it belongs to is said here; labels stay labels, ``finish`` turns them into versions.
 
-Staged tables: ``slime_batches`` (one row per unit), ``slime_samples`` (per dumped sample), ``slime_segments`` (per run of tokens
-of one call), ``slime_calls`` (per engine call, also those that made nothing), ``slime_orphans`` (per trained sample that the
-rollout dump does not hold).
+Staged tables: ``slime_batches`` (one row per unit), ``slime_samples`` (per dumped sample), ``slime_segments`` (per
+run of tokens of one call), ``slime_calls`` (per engine call, also those that made nothing), ``slime_orphans`` (per
+trained sample that the rollout dump does not hold).
 """
 
 from __future__ import annotations
@@ -24,35 +24,98 @@ from staleness_audit.readers.torch_files import BadTorchFile, Tensor, open_torch
 from staleness_parsers.slime.calls import Sample, Segment, loss_tokens, read_sample, segments
 
 _TIME: Final = pl.Datetime("us", "UTC")
-BATCHES: Final = {
-    "root": pl.String, "rollout": pl.Int64, "source": pl.String, "readable": pl.Boolean, "has_dump": pl.Boolean,
-    "has_train": pl.Boolean, "train_readable": pl.Boolean, "train_source": pl.String, "samples": pl.Int64,
-    "executions": pl.Int64, "groups": pl.Int64, "members": pl.Int64, "first_start": _TIME, "last_enqueued": _TIME,
-    "label_min": pl.Int64, "label_max": pl.Int64, "has_default": pl.Boolean, "recycled": pl.Boolean,
-    "partial": pl.Boolean, "matched": pl.Int64, "unmatched": pl.Int64, "ranks": pl.String, "whole": pl.Boolean,
-    "skipped": pl.Int64, "max_index": pl.Int64, "digest": pl.String,
-}  # fmt: skip
-SAMPLES: Final = {
-    "root": pl.String, "rollout": pl.Int64, "position": pl.Int64, "execution": pl.Int64, "key": pl.String,
-    "group_key": pl.String, "prompt_tokens": pl.Int64, "response_tokens": pl.Int64, "trained": pl.Boolean,
-    "segments": pl.Int64, "admitted": _TIME, "started": _TIME, "finished": _TIME, "enqueued": _TIME, "digest": pl.String,
-    "source": pl.String, "train_source": pl.String, "train_locator": pl.String,
-}  # fmt: skip
-SEGMENTS: Final = {
-    "root": pl.String, "rollout": pl.Int64, "position": pl.Int64, "key": pl.String, "span_index": pl.Int64,
-    "token_start": pl.Int64, "tokens_lo": pl.Int64, "tokens_hi": pl.Int64, "mask_lo": pl.Int64, "mask_hi": pl.Int64,
-    "loss_lo": pl.Int64, "loss_hi": pl.Int64, "label_lo": pl.Int64, "label_hi": pl.Int64, "exact": pl.Boolean,
-    "started": _TIME, "ended": _TIME, "source": pl.String,
-}  # fmt: skip
-CALLS: Final = {
-    "root": pl.String, "rollout": pl.Int64, "position": pl.Int64, "key": pl.String, "label": pl.Int64,
-    "aborted": pl.Boolean, "last": pl.Boolean, "started": _TIME, "ended": _TIME, "source": pl.String,
-}  # fmt: skip
-ORPHANS: Final = {
-    "root": pl.String, "rollout": pl.Int64, "key": pl.String, "prompt_tokens": pl.Int64, "response_tokens": pl.Int64,
-    "loss_lo": pl.Int64, "loss_hi": pl.Int64, "source": pl.String, "locator": pl.String,
-}  # fmt: skip
-EVALS: Final = {"key": pl.String, "prompt_tokens": pl.Int64, "source": pl.String, "locator": pl.String}
+BATCHES: Final[dict[str, Any]] = {
+    "root": pl.String,
+    "rollout": pl.Int64,
+    "source": pl.String,
+    "readable": pl.Boolean,
+    "has_dump": pl.Boolean,
+    "has_train": pl.Boolean,
+    "train_readable": pl.Boolean,
+    "train_source": pl.String,
+    "samples": pl.Int64,
+    "executions": pl.Int64,
+    "groups": pl.Int64,
+    "members": pl.Int64,
+    "first_start": _TIME,
+    "last_enqueued": _TIME,
+    "label_min": pl.Int64,
+    "label_max": pl.Int64,
+    "has_default": pl.Boolean,
+    "recycled": pl.Boolean,
+    "partial": pl.Boolean,
+    "matched": pl.Int64,
+    "unmatched": pl.Int64,
+    "ranks": pl.String,
+    "whole": pl.Boolean,
+    "skipped": pl.Int64,
+    "max_index": pl.Int64,
+    "digest": pl.String,
+}
+SAMPLES: Final[dict[str, Any]] = {
+    "root": pl.String,
+    "rollout": pl.Int64,
+    "position": pl.Int64,
+    "execution": pl.Int64,
+    "key": pl.String,
+    "group_key": pl.String,
+    "prompt_tokens": pl.Int64,
+    "response_tokens": pl.Int64,
+    "trained": pl.Boolean,
+    "segments": pl.Int64,
+    "admitted": _TIME,
+    "started": _TIME,
+    "finished": _TIME,
+    "enqueued": _TIME,
+    "digest": pl.String,
+    "source": pl.String,
+    "train_source": pl.String,
+    "train_locator": pl.String,
+}
+SEGMENTS: Final[dict[str, Any]] = {
+    "root": pl.String,
+    "rollout": pl.Int64,
+    "position": pl.Int64,
+    "key": pl.String,
+    "span_index": pl.Int64,
+    "token_start": pl.Int64,
+    "tokens_lo": pl.Int64,
+    "tokens_hi": pl.Int64,
+    "mask_lo": pl.Int64,
+    "mask_hi": pl.Int64,
+    "loss_lo": pl.Int64,
+    "loss_hi": pl.Int64,
+    "label_lo": pl.Int64,
+    "label_hi": pl.Int64,
+    "exact": pl.Boolean,
+    "started": _TIME,
+    "ended": _TIME,
+    "source": pl.String,
+}
+CALLS: Final[dict[str, Any]] = {
+    "root": pl.String,
+    "rollout": pl.Int64,
+    "position": pl.Int64,
+    "key": pl.String,
+    "label": pl.Int64,
+    "aborted": pl.Boolean,
+    "last": pl.Boolean,
+    "started": _TIME,
+    "ended": _TIME,
+    "source": pl.String,
+}
+ORPHANS: Final[dict[str, Any]] = {
+    "root": pl.String,
+    "rollout": pl.Int64,
+    "key": pl.String,
+    "prompt_tokens": pl.Int64,
+    "response_tokens": pl.Int64,
+    "loss_lo": pl.Int64,
+    "loss_hi": pl.Int64,
+    "source": pl.String,
+    "locator": pl.String,
+}
+EVALS: Final[dict[str, Any]] = {"key": pl.String, "prompt_tokens": pl.Int64, "source": pl.String, "locator": pl.String}
 
 
 @dataclass(frozen=True)
@@ -92,16 +155,23 @@ def read_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
         batch.update(has_dump=True, source=source)
         try:
             with open_torch(run, source) as value:
-                batch.update(_read_rollout(value, source, rollout, root, train, tables, sink))
+                batch.update(
+                    _read_rollout(
+                        _dict(value), source=source, rollout=rollout, root=root, train=train, tables=tables, sink=sink
+                    )
+                )
         except BadTorchFile as error:
             # Whether that matters depends on whether the rollout was trained: finish says so.
             sink.diagnose("error", "dump-unreadable", f"Rollout dump not read: {error}; restore it.", source=source)
     orphans = [_orphan(root, rollout, sample) for left in train.by_index.values() for sample in left]
     batch.update(
-        has_train=train.exists, train_readable=train.readable and train.exists, whole=train.whole,
-        train_source=train.sources[0] if train.sources else None, unmatched=len(orphans),
+        has_train=train.exists,
+        train_readable=train.readable and train.exists,
+        whole=train.whole,
+        train_source=train.sources[0] if train.sources else None,
+        unmatched=len(orphans),
         ranks=",".join(map(str, sorted(train.ranks))),
-    )  # fmt: skip
+    )
     sink.write("slime_batches", _frame([batch], BATCHES))
     sink.write("slime_samples", _frame(tables["samples"], SAMPLES))
     sink.write("slime_segments", _frame(tables["segments"], SEGMENTS))
@@ -129,14 +199,26 @@ def read_eval(unit: Unit, run: RunFiles, sink: Sink) -> None:
     except BadTorchFile as error:
         sink.diagnose("note", "eval-dump-unreadable", f"Evaluation dump not read: {error}.", source=source)
     frame = _frame(rows, EVALS).select(
-        pl.col("key").alias("trajectory_id"), pl.lit("eval").alias("role"), pl.lit(False).alias("anonymous"),
-        pl.lit(1).alias("multiplicity_lo"), pl.lit(1).alias("multiplicity_hi"), "prompt_tokens",
-        pl.lit("recorded").alias("evidence"), "source", "locator",
-    )  # fmt: skip
+        pl.col("key").alias("trajectory_id"),
+        pl.lit("eval").alias("role"),
+        pl.lit(False).alias("anonymous"),
+        pl.lit(1).alias("multiplicity_lo"),
+        pl.lit(1).alias("multiplicity_hi"),
+        "prompt_tokens",
+        pl.lit("recorded").alias("evidence"),
+        "source",
+        "locator",
+    )
     sink.write("trajectories", frame)
 
 
-def _samples(value: Any) -> list[Any]:
+def _dict(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise BadTorchFile("it holds no dict")
+    return value
+
+
+def _samples(value: object) -> list[Any]:
     if not isinstance(value, dict) or not isinstance(value.get("samples"), list):
         raise BadTorchFile("it holds no list of samples")
     samples: list[Any] = value["samples"]
@@ -144,7 +226,8 @@ def _samples(value: Any) -> list[Any]:
 
 
 def _read_rollout(
-    value: Any,
+    value: dict[str, Any],
+    *,
     source: str,
     rollout: int,
     root: str,
@@ -160,9 +243,13 @@ def _read_rollout(
         sample = read_sample(record) if isinstance(record, dict) else None
         if sample is None:
             sink.diagnose(
-                "error", "sample-unreadable", "A sample without a response_length is left out; restore the dump.",
-                source=source, locator=f"samples[{position}]", opens="training",
-            )  # fmt: skip
+                "error",
+                "sample-unreadable",
+                "A sample without a response_length is left out; restore the dump.",
+                source=source,
+                locator=f"samples[{position}]",
+                opens="training",
+            )
             continue
         for problem in sample.problems:
             sink.diagnose(
@@ -198,19 +285,27 @@ def _read_rollout(
         group for group, _ in {(sample.group_index, key) for (_, sample), key in zip(samples, keys, strict=True)}
     )
     return {
-        "readable": True, "samples": len(records), "executions": len(set(keys)), "groups": len(groups),
-        "members": max(members.values(), default=None), "first_start": min(admitted, default=None),
-        "last_enqueued": max(enqueued, default=None), "label_min": min(labels, default=None),
-        "label_max": max(labels, default=None), "has_default": 0 in labels,
+        "readable": True,
+        "samples": len(records),
+        "executions": len(set(keys)),
+        "groups": len(groups),
+        "members": max(members.values(), default=None),
+        "first_start": min(admitted, default=None),
+        "last_enqueued": max(enqueued, default=None),
+        "label_min": min(labels, default=None),
+        "label_max": max(labels, default=None),
+        "has_default": 0 in labels,
         "recycled": any(sample.life.passes > 1 for _, sample in samples),
-        "partial": any(sample.recycled_since is not None for _, sample in samples), "matched": matched,
-        "skipped": len(records) - len(samples), "digest": digest.hexdigest(),
+        "partial": any(sample.recycled_since is not None for _, sample in samples),
+        "matched": matched,
+        "skipped": len(records) - len(samples),
+        "digest": digest.hexdigest(),
         "max_index": max((sample.index for _, sample in samples if sample.index is not None), default=None),
-    }  # fmt: skip
+    }
 
 
 def _keys(rollout: int, samples: list[tuple[int, Sample]]) -> list[str]:
-    """Name the trajectories: by ``index``; by group and execution where one execution left several samples (fan-out)."""
+    """Name the trajectories: by ``index``; by group and execution where an execution left several samples (fan-out)."""
     shared = Counter((sample.group_index, sample.execution) for _, sample in samples if sample.execution is not None)
     names = []
     for position, sample in samples:
@@ -250,12 +345,20 @@ def _sample_row(sample: Sample, position: int, key: str, parts: list[Segment], t
     ends = [call.ended for call in sample.life.calls if call.ended]
     digest = hashlib.blake2b(repr((sample.tokens, sample.labels)).encode(), digest_size=8).hexdigest()
     return {
-        "execution": sample.execution, "group_key": None if sample.group_index is None else str(sample.group_index),
-        "prompt_tokens": sample.prompt_tokens, "response_tokens": sample.response_length, "trained": twin is not None,
-        "segments": len(parts), "admitted": sample.life.admitted, "started": min(starts, default=None),
-        "finished": max(ends, default=None), "enqueued": sample.life.enqueued, "digest": digest,
-        "train_source": twin.source if twin else None, "train_locator": twin.locator if twin else None,
-    }  # fmt: skip
+        "execution": sample.execution,
+        "group_key": None if sample.group_index is None else str(sample.group_index),
+        "prompt_tokens": sample.prompt_tokens,
+        "response_tokens": sample.response_length,
+        "trained": twin is not None,
+        "segments": len(parts),
+        "admitted": sample.life.admitted,
+        "started": min(starts, default=None),
+        "finished": max(ends, default=None),
+        "enqueued": sample.life.enqueued,
+        "digest": digest,
+        "train_source": twin.source if twin else None,
+        "train_locator": twin.locator if twin else None,
+    }
 
 
 def _segment_row(sample: Sample, part: Segment, parts: list[Segment], twin: Trained | None) -> dict[str, Any]:
@@ -263,20 +366,32 @@ def _segment_row(sample: Sample, part: Segment, parts: list[Segment], twin: Trai
     mask = loss_tokens(part, parts, [0] * length if sample.removed else sample.mask, length)
     loss = loss_tokens(part, parts, twin.mask, length) if twin else (None, None)
     return {
-        "token_start": part.start, "tokens_lo": part.tokens_lo, "tokens_hi": part.tokens_hi, "mask_lo": mask[0],
-        "mask_hi": mask[1], "loss_lo": loss[0], "loss_hi": loss[1], "label_lo": part.label_lo, "label_hi": part.label_hi,
-        "exact": part.exact, "started": part.started, "ended": part.ended,
-    }  # fmt: skip
+        "token_start": part.start,
+        "tokens_lo": part.tokens_lo,
+        "tokens_hi": part.tokens_hi,
+        "mask_lo": mask[0],
+        "mask_hi": mask[1],
+        "loss_lo": loss[0],
+        "loss_hi": loss[1],
+        "label_lo": part.label_lo,
+        "label_hi": part.label_hi,
+        "exact": part.exact,
+        "started": part.started,
+        "ended": part.ended,
+    }
 
 
 def _call_rows(sample: Sample) -> Iterator[dict[str, Any]]:
-    """Calls with their labels, where every call left one."""
+    """Yield the calls with their labels, where every call left one."""
     paired = len(sample.labels) == len(sample.life.calls)
     for at, call in enumerate(sample.life.calls):
         yield {
-            "label": sample.labels[at] if paired else None, "aborted": call.aborted, "started": call.started,
-            "ended": call.ended, "last": at == len(sample.life.calls) - 1,
-        }  # fmt: skip
+            "label": sample.labels[at] if paired else None,
+            "aborted": call.aborted,
+            "started": call.started,
+            "ended": call.ended,
+            "last": at == len(sample.life.calls) - 1,
+        }
 
 
 def _read_train(run: RunFiles, source: str, rollout: int, train: _TrainDumps, sink: Sink) -> None:
@@ -284,22 +399,29 @@ def _read_train(run: RunFiles, source: str, rollout: int, train: _TrainDumps, si
     train.sources.append(source)
     try:
         with open_torch(run, source) as value:
-            if not isinstance(value, dict) or value.get("rollout_id") != rollout:
-                raise BadTorchFile(f"it does not say rollout_id {rollout}")
+            for sample in _train_samples(_dict(value), source, rollout):
+                train.by_index.setdefault(sample.index, []).append(sample)
             if isinstance(value.get("rank"), int):
                 train.ranks.add(value["rank"])
-            found = list(_version_2(value, source) if "samples" in value else _version_1(value, source))
-            listed = _listed(value)
-            if listed is not None and listed > {sample.index for sample in found}:
-                raise BadTorchFile("it holds fewer samples than its dp_shards list")
-            for sample in found:
-                train.by_index.setdefault(sample.index, []).append(sample)
     except BadTorchFile as error:
         train.readable = train.whole = False
         sink.diagnose(
-            "error", "train-dump-unreadable", f"Train dump not read: {error}; who was trained and under which mask is then "
-            "taken from the rollout dump.", source=source, opens="training",
-        )  # fmt: skip
+            "error",
+            "train-dump-unreadable",
+            f"Train dump not read: {error}; who was trained and under which mask is then taken from the rollout dump.",
+            source=source,
+            opens="training",
+        )
+
+
+def _train_samples(value: Mapping[str, Any], source: str, rollout: int) -> list[Trained]:
+    if value.get("rollout_id") != rollout:
+        raise BadTorchFile(f"it says rollout_id {value.get('rollout_id')!r}, not {rollout}")
+    found = list(_version_2(value, source) if "samples" in value else _version_1(value, source))
+    listed = _listed(value)
+    if listed is not None and listed > {sample.index for sample in found}:
+        raise BadTorchFile("it holds fewer samples than its dp_shards list")
+    return found
 
 
 def _listed(value: Mapping[str, Any]) -> set[Any] | None:
@@ -314,10 +436,14 @@ def _version_2(value: Mapping[str, Any], source: str) -> Iterator[Trained]:
         if not isinstance(record, dict):
             raise BadTorchFile(f"its samples[{at}] is no sample")
         yield Trained(
-            _whole_number(record.get("sample_index")), _whole_number(record.get("rollout_position")),
-            _values(record.get("tokens")), _whole_number(record.get("response_lengths")),
-            _values(record.get("loss_masks")), source, f"samples[{at}]",
-        )  # fmt: skip
+            _whole_number(record.get("sample_index")),
+            _whole_number(record.get("rollout_position")),
+            _values(record.get("tokens")),
+            _whole_number(record.get("response_lengths")),
+            _values(record.get("loss_masks")),
+            source,
+            f"samples[{at}]",
+        )
 
 
 def _version_1(value: Mapping[str, Any], source: str) -> Iterator[Trained]:
@@ -331,24 +457,29 @@ def _version_1(value: Mapping[str, Any], source: str) -> Iterator[Trained]:
         raise BadTorchFile("its rollout_data holds no tokens")
     for at, one in enumerate(tokens):
         yield Trained(
-            _whole_number(_at(indices, at)), None, _values(one), _whole_number(_at(lengths, at)), _values(_at(masks, at)),
-            source, f"rollout_data[{at}]",
-        )  # fmt: skip
+            _whole_number(_at(indices, at)),
+            None,
+            _values(one),
+            _whole_number(_at(lengths, at)),
+            _values(_at(masks, at)),
+            source,
+            f"rollout_data[{at}]",
+        )
 
 
-def _at(column: Any, index: int) -> Any:
+def _at(column: object, index: int) -> object:
     if isinstance(column, Tensor):
         column = column.tolist()
     return column[index] if isinstance(column, list) and index < len(column) else None
 
 
-def _values(column: Any) -> Sequence[Any]:
+def _values(column: object) -> Sequence[Any]:
     if isinstance(column, Tensor):
         return [int(value) for value in column.flat()]
     return column if isinstance(column, list) else ()
 
 
-def _whole_number(value: Any) -> int | None:
+def _whole_number(value: object) -> int | None:
     if isinstance(value, Tensor) and value.numel == 1:
         value = value.flat()[0]
     return (
@@ -361,9 +492,13 @@ def _orphan(root: str, rollout: int, sample: Trained) -> dict[str, Any]:
     fits = length is not None and len(sample.mask) == length
     total = sum(1 for bit in sample.mask if bit)
     return {
-        "root": root, "rollout": rollout,
+        "root": root,
+        "rollout": rollout,
         "key": f"b{rollout}.{sample.locator}" if sample.index is None else str(sample.index),
         "prompt_tokens": len(sample.tokens) - length if length is not None and len(sample.tokens) >= length else None,
-        "response_tokens": length, "loss_lo": total if fits else 0, "loss_hi": total if fits else length,
-        "source": sample.source, "locator": sample.locator,
-    }  # fmt: skip
+        "response_tokens": length,
+        "loss_lo": total if fits else 0,
+        "loss_hi": total if fits else length,
+        "source": sample.source,
+        "locator": sample.locator,
+    }

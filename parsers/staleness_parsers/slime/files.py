@@ -115,7 +115,7 @@ def roots(found: list[Dump]) -> dict[str, str]:
     for dump in found:
         folder = _folder(dump.source)
         if dump.kind == "train" and rollout_folders:
-            folder = max(rollout_folders, key=lambda other, own=folder: (_shared(own, other), other))  # type: ignore[misc]
+            folder = max((_shared(folder, other), other) for other in rollout_folders)[1]
         home[dump.source] = folder
     return home
 

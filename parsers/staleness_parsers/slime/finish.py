@@ -1,10 +1,12 @@
-"""Joining all units: processes, versions, completed steps, and the event-table rows that follow (guide sections 3, 5, 6)."""
+"""Joining all units: processes, versions and completed steps (guide sections 3, 5 and 6)."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Final
 
 import polars as pl
@@ -15,8 +17,8 @@ from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.processes import Process, Train
 
 OVERLAP: Final = timedelta(milliseconds=100)
-"""A call may begin this long before the end of a call of an older label without having lived through a sync: clocks of one
-event loop. A smaller value can only widen intervals."""
+"""A call may begin this long before the end of a call of an older label without having lived through a sync: clocks
+of one event loop. A smaller value can only widen intervals."""
 _TRAINED_TAGS: Final = ("perf/train_time", "perf/step_time", "perf/actor_train_time")
 _COLLECTED_TAGS: Final = ("perf/rollout_time", "rollout/response_len/mean")
 
@@ -125,18 +127,18 @@ def _edges(staged: Staged) -> dict[tuple[str, int], list[dict[str, Any]]]:
 
 
 def _event_processes(scalars: pl.DataFrame) -> list[Process]:
-    """Processes as their event files show them: a launch begins a new file, its first rollout is s0."""
+    """Read processes off their event files: a launch begins a new file, its first rollout is s0."""
     found: list[tuple[datetime, datetime, Process]] = []
     if scalars.is_empty():
         return []
-    for (_,), file in sorted(scalars.group_by("source"), key=lambda item: item[1]["wall"].min()):  # type: ignore[arg-type, return-value]
+    for _, file in sorted(scalars.group_by("source"), key=lambda item: str(item[1]["wall"].min())):
         process = Process("events")
         collected = file.filter(pl.col("tag").is_in(_COLLECTED_TAGS))
         trained = file.filter(pl.col("tag").is_in(_TRAINED_TAGS))
         scale = optimizer_steps(file)
         process.collected = {x // scale for x in collected["x"].to_list()}
         sizes = file.filter(pl.col("tag") == "train/global_batch_size")
-        for x, record in trained.select("x", "record").unique("x", keep="first").iter_rows():
+        for x in trained["x"].unique().to_list():
             train = Train(rollout=x // scale, completed=True, source=file["source"][0], line=None)
             train.steps = {
                 n: size for n, size in sizes.select("x", "value").iter_rows() if n // _per_rollout(file) == x // scale
@@ -174,67 +176,78 @@ def optimizer_steps(file: pl.DataFrame) -> int:
     """How much the x axis of ``perf/`` grows per rollout: 1, or S under ``--wandb-always-use-train-step``."""
     per_rollout = _per_rollout(file)
     places = sorted(set(file.filter(pl.col("tag").is_in(_TRAINED_TAGS))["x"].to_list()))
-    gaps = {later - earlier for earlier, later in zip(places, places[1:], strict=False)}
+    gaps = {later - earlier for earlier, later in pairwise(places)}
     return per_rollout if per_rollout > 1 and gaps == {per_rollout} else 1
 
 
-def _assign(model: Model, edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]], sink: Sink) -> None:
-    """Give every dump its process: the last that collected its rollout, since a later dump overwrites an earlier one.
+Edges = Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
 
-    Dumps of launches that left no other trace make processes of their own.
-    """
+
+def _assign(model: Model, edges: Edges, sink: Sink) -> None:
+    """Give every dump its process, and processes of their own to dumps of launches that left no other trace."""
+    owner = _owners_by_log(model)
+    _owners_by_dumps(model, edges, owner)
+    for at, batch in enumerate(model.batches):
+        owner[at].batches.append(batch)
+        batch["attempt"] = next(n for n, process in enumerate(model.processes) if process is owner[at])
+    for process in model.processes:
+        if process.seen_by == "dumps" and process.batches:
+            process.start_lo, process.start_hi = p.start_of(process)
+            _tell_start(process, sink)
+
+
+def _owners_by_log(model: Model) -> dict[int, Process]:
+    """Give a dump to the last process that collected its rollout, since a later dump overwrites an earlier one."""
     owner: dict[int, Process] = {}
     by_rollout: dict[int, list[int]] = {}
     for at, batch in enumerate(model.batches):
         by_rollout.setdefault(batch["rollout"], []).append(at)
     for rollout, places in by_rollout.items():
-        places.sort(
-            key=lambda at: (
-                (model.batches[at]["last_enqueued"] is not None, model.batches[at]["last_enqueued"])
-                if model.batches[at]["last_enqueued"]
-                else (False, at)
-            )
-        )
         takers = [
             q for q in model.processes if rollout in (q.saved or q.collected) or (rollout in q.trains and not q.saved)
         ]
+        places.sort(key=lambda at: (str(model.batches[at]["last_enqueued"] or ""), at))
         for at, process in zip(reversed(places), reversed(takers), strict=False):
             owner[at] = process
+    return owner
+
+
+def _owners_by_dumps(model: Model, edges: Edges, owner: dict[int, Process]) -> None:
+    """Give the dumps no log speaks of to the process whose dumps they continue, or to a new one."""
     numbers = {id(batch): at for at, batch in enumerate(model.batches)}
     for part in p.dump_processes(model.batches, edges):
         owners = [owner[numbers[id(batch)]] for batch in part.batches if numbers[id(batch)] in owner]
         left = [batch for batch in part.batches if numbers[id(batch)] not in owner]
-        if not left:
-            continue
-        if owners:
-            for batch in left:
-                process = owners[-1] if batch["rollout"] > owners[0].last_collected else owners[0]
-                owner[numbers[id(batch)]] = process
-                process.cut_short = process.cut_short or batch["rollout"] > process.last_collected
-                process.collected.add(batch["rollout"])
-        else:
-            new = Process("dumps", part.start_lo, part.start_hi, {batch["rollout"] for batch in left})
-            after = next((at for at, q in enumerate(model.processes) if (q.start_lo or 0) > min(new.collected)), None)
-            model.processes.insert(len(model.processes) if after is None else after, new)
-            for batch in left:
-                owner[numbers[id(batch)]] = new
-    for at, batch in enumerate(model.batches):
-        owner[at].batches.append(batch)
-        batch["attempt"] = next(n for n, process in enumerate(model.processes) if process is owner[at])
-    for process in model.processes:
-        if process.seen_by != "dumps" or not process.batches:
-            continue
-        process.start_lo, process.start_hi = p.start_of(process)
-        if process.start_hi != process.start_lo:
-            sink.diagnose(
-                "warning", "start-unknown", "The labels say that dumps before the first one are missing: at which rollout "
-                "the trainer was started is not known; keep the console log.", source=process.batches[0]["source"],
-            )  # fmt: skip
-        elif process.start_lo:
-            sink.diagnose(
-                "note", "start-derived", f"No console log tells where the trainer was started; its first dump, of rollout "
-                f"{process.start_lo}, holds only its first label, so it was started there.", source=process.batches[0]["source"],
-            )  # fmt: skip
+        if left and not owners:
+            owners = [Process("dumps", part.start_lo, part.start_hi, {batch["rollout"] for batch in left})]
+            first = min(owners[0].collected)
+            after = next((at for at, q in enumerate(model.processes) if (q.start_lo or 0) > first), None)
+            model.processes.insert(len(model.processes) if after is None else after, owners[0])
+        for batch in left:
+            process = owners[-1] if batch["rollout"] > owners[0].last_collected else owners[0]
+            owner[numbers[id(batch)]] = process
+            process.cut_short = process.cut_short or batch["rollout"] > process.last_collected
+            process.collected.add(batch["rollout"])
+
+
+def _tell_start(process: Process, sink: Sink) -> None:
+    source = process.batches[0]["source"]
+    if process.start_hi != process.start_lo:
+        sink.diagnose(
+            "warning",
+            "start-unknown",
+            "The labels say that dumps before the first one are missing: at which rollout the trainer was started is "
+            "not known; keep the console log.",
+            source=source,
+        )
+    elif process.start_lo:
+        sink.diagnose(
+            "note",
+            "start-derived",
+            f"No console log tells where the trainer was started; its first dump, of rollout {process.start_lo}, holds "
+            "only its first label, so it was started there.",
+            source=source,
+        )
 
 
 def _clock(model: Model, sink: Sink) -> None:
@@ -242,33 +255,34 @@ def _clock(model: Model, sink: Sink) -> None:
     local = [line for line in model.lines if line["local"]]
     if not local:
         return
-    gaps: list[timedelta] = []
-    walls: dict[tuple[int, str], datetime] = {}
+    quarter = timedelta(minutes=15)
+    votes: Counter[int] = Counter()
     if not model.scalars.is_empty():
         for tag, kind in (("perf/rollout_time", "perf_rollout"), ("perf/train_time", "perf_train")):
-            for x, wall in model.scalars.filter(pl.col("tag") == tag).select("x", "wall").iter_rows():
-                walls[x, kind] = wall
-    enqueued = {batch["rollout"]: batch["last_enqueued"] for batch in model.batches if batch["last_enqueued"]}
-    for line in local:
-        key = (line["rollout"], line["kind"])
-        if key in walls:
-            gaps.append(line["local"] - walls[key].replace(tzinfo=None))
-    if not gaps:
-        gaps = [
-            line["local"] - enqueued[line["rollout"]].replace(tzinfo=None)
-            for line in local
-            if line["kind"] == "saved_rollout" and line["rollout"] in enqueued
-        ]
-    quarter = timedelta(minutes=15)
+            walls = dict(model.scalars.filter(pl.col("tag") == tag).select("x", "wall").iter_rows())
+            for line in local:
+                if line["kind"] == kind and line["rollout"] in walls:
+                    votes[round((line["local"] - walls[line["rollout"]].replace(tzinfo=None)) / quarter)] += 1
+    # A batch is saved some time after its last group was queued, never before: the smallest gap is nearest to the offset.
+    gaps = [
+        line["local"] - batch["last_enqueued"].replace(tzinfo=None)
+        for process in model.processes
+        for batches in [{batch["rollout"]: batch for batch in process.batches if batch["last_enqueued"]}]
+        for line in process.lines
+        if line["kind"] == "saved_rollout" and line["local"] and line["rollout"] in batches
+        for batch in [batches[line["rollout"]]]
+    ]
+    if gaps and not votes:
+        votes[round(min(gaps) / quarter)] += 1
     source = local[0]["source"]
-    if gaps:
-        # A batch is saved some time after its last group was queued, never before: the smallest gap is the offset.
-        model.offset = round(min(gaps, key=lambda gap: abs(gap - round(gap / quarter) * quarter)) / quarter) * quarter
+    if votes:
+        model.offset = votes.most_common(1)[0][0] * quarter
         model.offset_known = True
         sink.diagnose(
             "note",
             "console-time-zone",
-            f"Console times are local and name no zone; other times of the run put them {_hours(model.offset)} from UTC.",
+            "Console times are local and name no zone; other times of the run put them "
+            f"{_hours(model.offset)} from UTC.",
             source=source,
         )
     else:
@@ -318,8 +332,8 @@ def _train_dump_proves(model: Model, attempt: int, batch: Mapping[str, Any]) -> 
 def proven_up_to(model: Model, attempt: int) -> int:
     """Return the last rollout whose training something later proves (-1: none).
 
-    Proofs: a later training, a dump of r + 2 (its collection begins after the training of r), a label that needs the sync
-    after r, a later attempt that resumes after r.
+    Proofs: a later training, a dump of r + 2 (its collection begins after the training of r), a label that needs the
+    sync after r, a later attempt that resumes after r.
     """
     process = model.processes[attempt]
     after = [rollout - 1 for rollout, train in process.trains.items() if train.completed]

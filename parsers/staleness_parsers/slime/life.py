@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from datetime import timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
@@ -52,13 +53,19 @@ def write_events(model: Model, samples: pl.DataFrame | None, staged: Staged, sin
 
 def _moments(samples: pl.DataFrame, kind: str, column: str) -> pl.DataFrame:
     return samples.filter(pl.col(column).is_not_null() & pl.col("tells_spans")).select(
-        "trajectory_id", "group_id", "attempt", pl.col(column).alias("ts"), pl.lit(kind).alias("kind"),
-        pl.lit("recorded").alias("evidence"), "source", pl.format("samples[{}]", "position").alias("locator"),
-    )  # fmt: skip
+        "trajectory_id",
+        "group_id",
+        "attempt",
+        pl.col(column).alias("ts"),
+        pl.lit(kind).alias("kind"),
+        pl.lit("recorded").alias("evidence"),
+        "source",
+        pl.format("samples[{}]", "position").alias("locator"),
+    )
 
 
 def _sampled(model: Model, samples: pl.DataFrame) -> pl.DataFrame:
-    """``sampled`` into the batch of its dump, at the time the console says the dump was saved."""
+    """Make ``sampled`` events: into the batch of the dump, when the console says the dump was saved."""
     saved: dict[tuple[int, int], Any] = {}
     for attempt, process in enumerate(model.processes):
         for line in process.lines:
@@ -68,35 +75,52 @@ def _sampled(model: Model, samples: pl.DataFrame) -> pl.DataFrame:
         [{"attempt": attempt, "rollout": rollout, "ts": ts} for (attempt, rollout), ts in saved.items()],
         schema={"attempt": pl.Int64, "rollout": pl.Int64, "ts": pl.Datetime("us", "UTC")},
     )
-    return samples.unique(["trajectory_id", "rollout"], keep="first", maintain_order=True).join(times, on=["attempt", "rollout"], how="left").select(
-        "trajectory_id", "group_id", "attempt", pl.col("rollout").alias("step"), "ts", pl.lit("sampled").alias("kind"),
-        pl.lit("recorded").alias("evidence"), "source", pl.format("samples[{}]", "position").alias("locator"),
-    )  # fmt: skip
+    return (
+        samples.unique(["trajectory_id", "rollout"], keep="first", maintain_order=True)
+        .join(times, on=["attempt", "rollout"], how="left")
+        .select(
+            "trajectory_id",
+            "group_id",
+            "attempt",
+            pl.col("rollout").alias("step"),
+            "ts",
+            pl.lit("sampled").alias("kind"),
+            pl.lit("recorded").alias("evidence"),
+            "source",
+            pl.format("samples[{}]", "position").alias("locator"),
+        )
+    )
 
 
 def _trimmed(samples: pl.DataFrame) -> pl.DataFrame:
-    """Samples of a trained batch that were left out of it: those over a multiple of the global batch size."""
+    """Make ``dropped`` events of samples over a multiple of the global batch size, which were trained in no step."""
     gone = samples.filter(pl.col("completed") & ~pl.col("member")).unique(
         "trajectory_id", keep="first", maintain_order=True
     )
     critic = samples.filter(pl.col("critic_only")).unique("trajectory_id", keep="first", maintain_order=True)
     frames = [
         frame.select(
-            "trajectory_id", "group_id", "attempt", pl.col("rollout").alias("step"), pl.lit("dropped").alias("kind"),
-            pl.lit(reason).alias("reason"), pl.lit("derived").alias("evidence"), "source",
+            "trajectory_id",
+            "group_id",
+            "attempt",
+            pl.col("rollout").alias("step"),
+            pl.lit("dropped").alias("kind"),
+            pl.lit(reason).alias("reason"),
+            pl.lit("derived").alias("evidence"),
+            "source",
             pl.format("samples[{}]", "position").alias("locator"),
         )
         for frame, reason in ((gone, "surplus"), (critic, "other:critic_only"))
-    ]  # fmt: skip
+    ]
     return pl.concat(frames)
 
 
 def _pauses(calls: pl.DataFrame, samples: pl.DataFrame) -> list[pl.DataFrame]:
-    """An aborted call that is followed by another is a pause, not a fate."""
+    """Make pauses: an aborted call that is followed by another is no fate."""
     keys = ["root", "rollout", "position"]
     numbered = calls.with_columns(pl.int_range(pl.len()).over(keys).alias("turn"))
     placed = numbered.join(samples.filter("tells_spans").select(*keys, "trajectory_id", "group_id", "attempt"), on=keys)
-    common = [
+    common: list[Any] = [
         "trajectory_id",
         "group_id",
         "attempt",
@@ -114,27 +138,29 @@ def _pauses(calls: pl.DataFrame, samples: pl.DataFrame) -> list[pl.DataFrame]:
 
 
 def _lost_groups(model: Model, sink: Sink) -> None:
-    """Groups that crashed or were filtered out: known only by number, hence anonymous."""
+    """Write groups that crashed or were filtered out: known only by number, hence anonymous."""
     members = max((batch["members"] or 0 for batch in model.batches), default=0) or None
     filtered_on_console = False
     for attempt, process in enumerate(model.processes):
         for line in process.lines:
-            place = {"source": line["source"], "line": line["line"]}
+            place, ts = {"source": line["source"], "line": line["line"]}, model.utc(line["local"])
             if line["kind"] in {"group_lost", "group_failed"}:
-                _anonymous(sink, attempt, members, 1, "lost", "error", None, model.utc(line["local"]), place)
+                _anonymous(
+                    sink, attempt, place, members=members, groups=1, kind="lost", reason="error", step=None, ts=ts
+                )
             elif line["kind"] == "collected" and line["count"]:
                 filtered_on_console = True
                 for reason, count in _reasons(line).items():
                     _anonymous(
                         sink,
                         attempt,
-                        members,
-                        count,
-                        "dropped",
-                        reason,
-                        line["rollout"],
-                        model.utc(line["local"]),
                         place,
+                        members=members,
+                        groups=count,
+                        kind="dropped",
+                        reason=reason,
+                        step=line["rollout"],
+                        ts=ts,
                     )
     if filtered_on_console or model.scalars.is_empty():
         return
@@ -144,11 +170,19 @@ def _lost_groups(model: Model, sink: Sink) -> None:
         if attempt_found is not None:
             place = {"source": row["source"], "locator": f"record {row['record']}"}
             _anonymous(
-                sink, attempt_found, members, int(row["value"]), "dropped", "filtered", row["x"], row["wall"], place
+                sink,
+                attempt_found,
+                place,
+                members=members,
+                groups=int(row["value"]),
+                kind="dropped",
+                reason="filtered",
+                step=row["x"],
+                ts=row["wall"],
             )
 
 
-def _reasons(line: Any) -> Counter[str]:
+def _reasons(line: Mapping[str, Any]) -> Counter[str]:
     """Split the groups a dynamic filter dropped by reason; equal rewards in a group are ``zero_advantage``."""
     found: Counter[str] = Counter()
     for word, count in _REASON.findall(line["text"] or ""):
@@ -164,19 +198,26 @@ def _reasons(line: Any) -> Counter[str]:
 def _anonymous(
     sink: Sink,
     attempt: int,
+    place: dict[str, Any],
+    *,
     members: int | None,
     groups: int,
     kind: str,
     reason: str,
     step: int | None,
-    ts: Any,
-    place: dict[str, Any],
+    ts: datetime | None,
 ) -> None:
+    """Write a class of groups of which only the number and the fate are known."""
     where = place.get("line") or place.get("locator")
     name = f"anonymous:{kind}-{reason}@{place['source']}:{where}"
     lo, hi = (groups * members, groups * members) if members else (groups, None)
     common = {"attempt": attempt, "evidence": "recorded", **place}
-    schema = {"multiplicity_hi": pl.Int64, "ts": pl.Datetime("us", "UTC"), "step": pl.Int64, "multiplicity": pl.Int64}
+    schema: dict[str, Any] = {
+        "multiplicity_hi": pl.Int64,
+        "ts": pl.Datetime("us", "UTC"),
+        "step": pl.Int64,
+        "multiplicity": pl.Int64,
+    }
 
     def frame(row: dict[str, Any]) -> pl.DataFrame:
         return pl.DataFrame([row], schema_overrides={name: kind for name, kind in schema.items() if name in row})
@@ -229,8 +270,9 @@ def _anonymous(
 def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> None:
     """Write what is known of completed steps whose members no dump names (guide 5.4, 5.5; console-only runs).
 
-    As many trajectories as ``train/global_batch_size`` adds up to; not more loss tokens than the batch has response tokens;
-    nothing older than the policy the process started with. A step of which not even that is known opens the verdict.
+    As many trajectories as ``train/global_batch_size`` adds up to; not more loss tokens than the batch has response
+    tokens; nothing older than the policy the process started with. A step of which not even that is known opens the
+    verdict.
     """
     for attempt, process in enumerate(model.processes):
         values = _metrics_by_rollout(model, attempt)
@@ -254,14 +296,34 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
                     facts.append(("loss_tokens", "le", most, "tokens"))
             else:
                 sink.diagnose(
-                    "error", "step-without-members", f"Rollout {rollout} was trained, and no dump or log line says how many "
-                    "trajectories it took; restore its dumps or its console log.", source=source, line=line, opens="training",
-                )  # fmt: skip
-            sink.write("constraints", pl.DataFrame([
-                {"attempt": attempt, "step": rollout, "quantity": quantity, "op": op, "value": float(value), "unit": unit,
-                 "evidence": "derived", "source": source, "line": line}
-                for quantity, op, value, unit in facts
-            ], schema_overrides={"line": pl.Int64}))  # fmt: skip
+                    "error",
+                    "step-without-members",
+                    f"Rollout {rollout} was trained, and no dump or log line says how many "
+                    "trajectories it took; restore its dumps or its console log.",
+                    source=source,
+                    line=line,
+                    opens="training",
+                )
+            sink.write(
+                "constraints",
+                pl.DataFrame(
+                    [
+                        {
+                            "attempt": attempt,
+                            "step": rollout,
+                            "quantity": quantity,
+                            "op": op,
+                            "value": float(value),
+                            "unit": unit,
+                            "evidence": "derived",
+                            "source": source,
+                            "line": line,
+                        }
+                        for quantity, op, value, unit in facts
+                    ],
+                    schema_overrides={"line": pl.Int64},
+                ),
+            )
 
 
 def _metrics_by_rollout(model: Model, attempt: int) -> dict[int, dict[str, float]]:
@@ -277,13 +339,16 @@ def _metrics_by_rollout(model: Model, attempt: int) -> dict[int, dict[str, float
 
 
 def _batch_sizes(process: Process, values: dict[int, dict[str, float]]) -> int:
-    """A number that divides the samples of every batch: the prompts of a batch, and what its mean lengths reveal.
+    """Return a divisor of every batch's samples: from the prompts of a batch, and from its mean lengths.
 
     A mean of whole numbers times their count is whole; the batches of a run are equally large.
     """
     prompts = {line["count"] for line in process.lines if line["kind"] in {"collect", "collect_old"} and line["count"]}
     divisor = prompts.pop() if len(prompts) == 1 else 1
-    largest = max((2 * train.global_batch * len(train.steps) for train in process.trains.values() if train.global_batch), default=0)
+    largest = max(
+        (2 * train.global_batch * len(train.steps) for train in process.trains.values() if train.global_batch),
+        default=0,
+    )
     for metrics in values.values():
         mean = metrics.get("rollout/response_len/mean")
         if mean:
@@ -292,7 +357,7 @@ def _batch_sizes(process: Process, values: dict[int, dict[str, float]]) -> int:
 
 
 def _denominator(mean: float, largest: int) -> int:
-    """Return the smallest count of which ``mean`` can be a mean of whole numbers; 1 where its precision leaves a choice."""
+    """Return the smallest count whose whole numbers ``mean`` can average; 1 where its precision leaves a choice."""
     error = _FLOAT32 * mean
     for count in range(1, largest + 1):
         if abs(round(mean * count) / count - mean) <= error:
@@ -304,8 +369,9 @@ def _denominator(mean: float, largest: int) -> int:
 def _most_tokens(taken: int, size: int | None, metrics: dict[str, float], divisor: int) -> int | None:
     """Return an upper end for the loss tokens of a step: its batch's response tokens.
 
-    Fewer than a global batch of samples can have been trimmed; where the batch's size is not sure, the largest possible one is
-    taken. Executions that fan out to several samples show in the trainer's own token count (prompts included).
+    Fewer than a global batch of samples can have been trimmed; where the batch's size is not sure, the largest
+    possible one is taken. Executions that fan out to several samples show in the trainer's own token count (prompts
+    included).
     """
     mean = metrics.get("rollout/response_len/mean")
     if size is None or mean is None:
@@ -320,7 +386,7 @@ def _most_tokens(taken: int, size: int | None, metrics: dict[str, float], diviso
 
 
 def _placed_scalars(model: Model) -> pl.DataFrame:
-    """Return TensorBoard's points with attempt and rollout: the last attempt with that rollout that began before them."""
+    """Return TensorBoard's points with rollout and attempt: the last with that rollout that began before them."""
     if "attempt" in model.scalars.columns:
         return model.scalars
     rows = []
@@ -344,7 +410,7 @@ def _placed_scalars(model: Model) -> pl.DataFrame:
                 if late and (rollout in process.collected or rollout in process.trains):
                     rows.append({**row, "attempt": attempt, "step": rollout})
                     break
-    schema = {**model.scalars.schema, "attempt": pl.Int64, "step": pl.Int64}
+    schema: dict[str, Any] = {**model.scalars.schema, "attempt": pl.Int64, "step": pl.Int64}
     model.scalars = pl.DataFrame(rows, schema=schema)
     return model.scalars
 
@@ -371,17 +437,33 @@ def write_reported(model: Model, sink: Sink) -> None:
                         "locator": None,
                     }
                 )
-    schema = {
-        "attempt": pl.Int64, "step": pl.Int64, "ts": pl.Datetime("us", "UTC"), "raw_name": pl.String, "value": pl.Float64,
-        "source": pl.String, "line": pl.Int64, "locator": pl.String,
-    }  # fmt: skip
+    schema: dict[str, Any] = {
+        "attempt": pl.Int64,
+        "step": pl.Int64,
+        "ts": pl.Datetime("us", "UTC"),
+        "raw_name": pl.String,
+        "value": pl.Float64,
+        "source": pl.String,
+        "line": pl.Int64,
+        "locator": pl.String,
+    }
     frame = pl.DataFrame(rows, schema=schema)
     if not model.scalars.is_empty():
         points = _placed_scalars(model).select(
-            "attempt", "step", pl.col("wall").alias("ts"), pl.col("tag").alias("raw_name"), "value", "source",
-            pl.lit(None, pl.Int64).alias("line"), pl.format("record {}", "record").alias("locator"),
-        )  # fmt: skip
+            "attempt",
+            "step",
+            pl.col("wall").alias("ts"),
+            pl.col("tag").alias("raw_name"),
+            "value",
+            "source",
+            pl.lit(None, pl.Int64).alias("line"),
+            pl.format("record {}", "record").alias("locator"),
+        )
         frame = pl.concat([frame, points.join(frame, on=["attempt", "step", "raw_name"], how="anti")])
-    sink.write("reported", frame.with_columns(
-        pl.col("raw_name").replace_strict(_CANONICAL, default=None, return_dtype=pl.String).alias("name"), pl.lit("recorded").alias("evidence")
-    ))  # fmt: skip
+    sink.write(
+        "reported",
+        frame.with_columns(
+            pl.col("raw_name").replace_strict(_CANONICAL, default=None, return_dtype=pl.String).alias("name"),
+            pl.lit("recorded").alias("evidence"),
+        ),
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 
@@ -109,17 +109,18 @@ def _read_dataset(unit: Unit, run: RunFiles, sink: Sink) -> None:
     try:
         with open_torch(run, source) as value:
             index = value.get("sample_index") if isinstance(value, dict) else None
-            if not isinstance(index, int):
-                raise BadTorchFile("it holds no sample_index")
     except BadTorchFile as error:
         sink.diagnose("note", "dataset-unreadable", f"Data-source checkpoint not read: {error}.", source=source)
+        return
+    if not isinstance(index, int):
+        sink.diagnose("note", "dataset-unreadable", "Data-source checkpoint without a sample_index.", source=source)
         return
     row = {"checkpoint": int(unit.options["rollout"]), "sample_index": index, "source": source}
     sink.write("slime_datasets", pl.DataFrame([row], schema=_DATASETS))
 
 
 def _known_members(model: Model) -> set[tuple[int, int]]:
-    """Steps whose trajectories the dumps name."""
+    """Return the steps whose trajectories the dumps name."""
     return {
         (batch["attempt"], batch["rollout"])
         for batch in model.batches
@@ -137,17 +138,23 @@ def _diagnose_unread(model: Model, staged: Staged, sink: Sink) -> None:
         what = "cannot be read" if batch["has_dump"] else "is missing"
         so = "was not trained" if done is False else "the versions of its tokens are only bounded"
         sink.diagnose(
-            "note" if done is False else "warning", "rollout-dump-lost",
-            f"The rollout dump of rollout {batch['rollout']} {what}; {so}.", source=batch["source"] or batch["train_source"],
+            "note" if done is False else "warning",
+            "rollout-dump-lost",
+            f"The rollout dump of rollout {batch['rollout']} {what}; {so}.",
+            source=batch["source"] or batch["train_source"],
             opens="fates" if done is False else "training",
-        )  # fmt: skip
+        )
     if staged.has("slime_unread"):
         alone = not model.batches and not model.console
         for row in staged.scan("slime_unread").collect().iter_rows(named=True):
             sink.diagnose(
-                row["severity"], row["code"], row["message"], source=row["source"], locator=row["locator"],
+                row["severity"],
+                row["code"],
+                row["message"],
+                source=row["source"],
+                locator=row["locator"],
                 opens="training" if alone else None,
-            )  # fmt: skip
+            )
 
 
 def _absent(model: Model, staged: Staged, samples: pl.DataFrame | None, sink: Sink) -> None:
@@ -168,9 +175,12 @@ def _absent(model: Model, staged: Staged, samples: pl.DataFrame | None, sink: Si
     seen = indices.drop_nulls().filter(indices.drop_nulls() < admitted).n_unique()
     if admitted > seen:
         sink.diagnose(
-            "note", "absent-trajectories", f"At least {admitted - seen} admitted trajectories are in no dump: left over, lost or "
-            "filtered, which nothing tells.", source=source,
-        )  # fmt: skip
+            "note",
+            "absent-trajectories",
+            f"At least {admitted - seen} admitted trajectories are in no dump: left over, lost or "
+            "filtered, which nothing tells.",
+            source=source,
+        )
 
 
 def _facts(model: Model) -> RunFacts:
@@ -240,7 +250,8 @@ def _guarantee(model: Model, kinds: set[str], *, fully_async: bool) -> Guarantee
     interval = max(max(versions.intervals) for versions in model.versions)
     return Guarantee(
         interval,
-        f"the default rollout without partial samples, one batch ahead, synced every {interval} rollouts (train_async.py)",
+        "the default rollout without partial samples, one batch ahead, synced every "
+        f"{interval} rollouts (train_async.py)",
     )
 
 
@@ -258,7 +269,7 @@ def _signs(model: Model) -> tuple[Sign, ...]:
     return tuple(signs)
 
 
-def _sign(model: Model, kind: Any, line: Mapping[str, Any], what: str) -> Sign:
+def _sign(model: Model, kind: Literal["progress", "waiting"], line: Mapping[str, Any], what: str) -> Sign:
     return Sign(kind, model.utc(line["local"]), what, line["source"], line["line"])
 
 

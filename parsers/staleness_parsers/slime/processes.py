@@ -1,11 +1,13 @@
 """Which launches of the trainer a run consists of, what each trained, and what its weight labels mean.
 
-A process is told apart by its console (guide 5.4), else by its event file (5.5), else by its dumps: a rollout id that comes
-again, or labels that begin again (pitfall 2). Label -> policy version is guide section 3:
+A process is told apart by its console (guide 5.4), else by its event file (5.5), else by its dumps: a rollout id
+that comes again, or labels that begin again (pitfall 2). Label -> policy version is guide section 3:
 
-* full mode: label 1 is the policy the process started with (``s0`` trained rollouts), label n+1 the one of its n-th sync;
+* full mode: label 1 is the policy the process started with (``s0`` trained rollouts), label n+1 the one of its n-th
+  sync;
 * delta mode: ``"default"`` is the starting policy, label n the one of the n-th sync after training began;
-* a sync after rollout r publishes version r + 1, minus critic-only rollouts. The console shows each sync. Without it every
+* a sync after rollout r publishes version r + 1, minus critic-only rollouts. The console shows each sync. Without it
+  every
   ``--update-weights-interval`` k that the dumps allow is considered, and the version is an interval.
 """
 
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Final
 
 from staleness_parsers.slime.console import metrics_of
@@ -82,7 +85,7 @@ class Process:
     trains: dict[int, Train] = field(default_factory=dict)
     syncs: list[SyncLine] = field(default_factory=list)
     lines: Sequence[Line] = ()
-    batches: list[Mapping[str, Any]] = field(default_factory=list)
+    batches: list[dict[str, Any]] = field(default_factory=list)
     started: datetime | None = None
     ended: datetime | None = None
     one_ahead: bool | None = None
@@ -116,7 +119,8 @@ class Process:
 def order_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Bring the lines of several console files into one order, each told once.
 
-    A driver's log and an actor's own log may say the same: of equal lines in different files only the first file's remain.
+    A driver's log and an actor's own log may say the same: of equal lines in different files only the first file's
+    remain.
     """
     if len({line["source"] for line in lines}) > 1:
         seen: dict[Any, str] = {}
@@ -137,7 +141,7 @@ def order_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def console_processes(lines: Sequence[Line]) -> list[Process]:
     """Cut the lines where the trainer was launched anew, and read each part."""
     cuts = [0, *_cuts(lines), len(lines)]
-    found = [_read_process(lines[start:end]) for start, end in zip(cuts, cuts[1:], strict=False) if end > start]
+    found = [_read_process(lines[start:end]) for start, end in pairwise(cuts) if end > start]
     return [process for process in found if process.start_lo is not None]
 
 
@@ -327,8 +331,8 @@ class _ConsoleReader:
 def _one_ahead(pairs: Sequence[tuple[Line, Line]]) -> bool | None:
     """Whether batches are collected before the training of the one before has ended: the loop of ``train_async.py``.
 
-    ``pairs``: begin of a collection, end of the training before it. Lines of different processes may stand in the wrong order
-    within a second, so only whole seconds tell; where no line has a time, the order of the lines does.
+    ``pairs``: begin of a collection, end of the training before it. Lines of different processes may stand in the
+    wrong order within a second, so only whole seconds tell; where no line has a time, the order of the lines does.
     """
     timed = [(begin["local"], end["local"]) for begin, end in pairs if begin["local"] and end["local"]]
     if not timed:
@@ -340,7 +344,7 @@ def _one_ahead(pairs: Sequence[tuple[Line, Line]]) -> bool | None:
 
 
 def dump_processes(
-    batches: Sequence[Mapping[str, Any]], edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
+    batches: Sequence[dict[str, Any]], edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
 ) -> list[Process]:
     """Divide rollout dumps among processes by their times and labels alone.
 
@@ -478,7 +482,7 @@ def possible_intervals(process: Process, first: int, modes: Iterable[bool]) -> t
     begin = process.start_lo
     after = [begin + sync.trains for sync in process.syncs if sync.trains > 0]
     if after:
-        steps = {later - earlier for earlier, later in zip(after, after[1:], strict=False)}
+        steps = {later - earlier for earlier, later in pairwise(after)}
         return (min(steps),) if len(steps) == 1 else (after[0] if not steps and begin == 0 else 1,)
     if process.every_sync:
         return (1,)

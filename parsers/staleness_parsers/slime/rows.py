@@ -15,8 +15,7 @@ _TIME: Final = pl.Datetime("us", "UTC")
 
 
 def write_steps(model: Model, sink: Sink) -> pl.DataFrame:
-    """Write ``steps`` and return one row per (attempt, rollout): ``v_train``, ``ceiling`` (newest version its tokens can
-    have), ``floor`` (oldest), ``completed``."""
+    """Write ``steps``; return them with ``floor`` and ``ceiling``: oldest and newest version their tokens can have."""
     rows = []
     for attempt, process in enumerate(model.processes):
         versions = model.versions[attempt]
@@ -27,23 +26,43 @@ def write_steps(model: Model, sink: Sink) -> pl.DataFrame:
             ahead = process.one_ahead and process.start_hi is not None and rollout > process.start_hi
             rows.append(
                 {
-                    "attempt": attempt, "step": rollout, "v_train_lo": v_train, "v_train_hi": v_train,
-                    "started": model.utc(train.started) if train else None, "ended": model.utc(train.ended) if train else None,
+                    "attempt": attempt,
+                    "step": rollout,
+                    "v_train_lo": v_train,
+                    "v_train_hi": v_train,
+                    "started": model.utc(train.started) if train else None,
+                    "ended": model.utc(train.ended) if train else None,
                     "waited_us": round(train.waited * 1e6) if train and train.waited is not None else None,
-                    "updates": len(train.steps) or None if train else None, "completed": done, "evidence": evidence,
-                    "source": source, "line": line, "floor": min(versions.start[0], v_train),
+                    "updates": len(train.steps) or None if train else None,
+                    "completed": done,
+                    "evidence": evidence,
+                    "source": source,
+                    "line": line,
+                    "floor": min(versions.start[0], v_train),
                     "ceiling": max(v_train - 1 if ahead else v_train, min(versions.start[0], v_train)),
                     "critic_only": train is not None and train.critic_only,
                 }
-            )  # fmt: skip
+            )
     frame = pl.DataFrame(
         rows,
         schema={
-            "attempt": pl.Int64, "step": pl.Int64, "v_train_lo": pl.Int64, "v_train_hi": pl.Int64, "started": _TIME,
-            "ended": _TIME, "waited_us": pl.Int64, "updates": pl.Int64, "completed": pl.Boolean, "evidence": pl.String,
-            "source": pl.String, "line": pl.Int64, "floor": pl.Int64, "ceiling": pl.Int64, "critic_only": pl.Boolean,
+            "attempt": pl.Int64,
+            "step": pl.Int64,
+            "v_train_lo": pl.Int64,
+            "v_train_hi": pl.Int64,
+            "started": _TIME,
+            "ended": _TIME,
+            "waited_us": pl.Int64,
+            "updates": pl.Int64,
+            "completed": pl.Boolean,
+            "evidence": pl.String,
+            "source": pl.String,
+            "line": pl.Int64,
+            "floor": pl.Int64,
+            "ceiling": pl.Int64,
+            "critic_only": pl.Boolean,
         },
-    )  # fmt: skip
+    )
     sink.write("steps", frame.drop("floor", "ceiling", "critic_only"))
     return frame
 
@@ -56,10 +75,16 @@ def write_syncs(model: Model, sink: Sink) -> None:
             lo, hi = (p.policy(process, (start or 0) + sync.trains) for start in (process.start_lo, process.start_hi))
             rows.append(
                 {
-                    "attempt": attempt, "version_lo": lo, "version_hi": hi, "started": model.utc(sync.started),
-                    "ended": model.utc(sync.ended), "evidence": "derived", "source": sync.source, "line": sync.line,
+                    "attempt": attempt,
+                    "version_lo": lo,
+                    "version_hi": hi,
+                    "started": model.utc(sync.started),
+                    "ended": model.utc(sync.ended),
+                    "evidence": "derived",
+                    "source": sync.source,
+                    "line": sync.line,
                 }
-            )  # fmt: skip
+            )
     if rows:
         sink.write("syncs", pl.DataFrame(rows, infer_schema_length=None))
 
@@ -84,15 +109,18 @@ def place_samples(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
     samples = samples.with_columns(order.cast(pl.Int64).alias("turn"))
     any_trained = pl.col("trained").any().over("trajectory_id", "attempt", "rollout")
     member = (
-        pl.when(pl.col("by_dump")).then(pl.when(any_trained).then(True).when(~pl.col("maybe_missing")).then(False))
-        .when(pl.col("turn") < pl.col("sure")).then(True)
-        .when(pl.col("turn") >= pl.col("possible")).then(False)
-    )  # fmt: skip
+        pl.when(pl.col("by_dump"))
+        .then(pl.when(any_trained).then(True).when(~pl.col("maybe_missing")).then(False))
+        .when(pl.col("turn") < pl.col("sure"))
+        .then(True)
+        .when(pl.col("turn") >= pl.col("possible"))
+        .then(False)
+    )
     return samples.with_columns(member.alias("member"))
 
 
 def _batch_facts(model: Model, batch: dict[str, Any]) -> dict[str, Any]:
-    """Which samples of a dump were trained: the train dump says so; else so many executions as the steps took (in order).
+    """Say which samples of a dump were trained: by its train dump, else as many as the steps took, in order.
 
     If neither is known: S >= 1 optimizer steps of equal size leave fewer than half of the executions over.
     """
@@ -106,11 +134,16 @@ def _batch_facts(model: Model, batch: dict[str, Any]) -> dict[str, Any]:
     by_dump = bool(batch["has_train"] and batch["matched"])
     certain = count // 2 + 1
     return {
-        "root": batch["root"], "rollout": batch["rollout"], "attempt": batch["attempt"], "by_dump": by_dump,
-        "maybe_missing": by_dump and (not batch["whole"] or ranks_missing) and (taken is None or taken > (batch["matched"] or 0)),
+        "root": batch["root"],
+        "rollout": batch["rollout"],
+        "attempt": batch["attempt"],
+        "by_dump": by_dump,
+        "maybe_missing": by_dump
+        and (not batch["whole"] or ranks_missing)
+        and (taken is None or taken > (batch["matched"] or 0)),
         "sure": count if taken is not None and taken >= count else taken if taken is not None else certain,
         "possible": count if taken is None else max(taken, 0),
-    }  # fmt: skip
+    }
 
 
 def _name(samples: pl.DataFrame, sink: Sink) -> pl.DataFrame:
@@ -130,9 +163,12 @@ def _name(samples: pl.DataFrame, sink: Sink) -> pl.DataFrame:
     odd = samples.filter(again)
     if len(odd):
         sink.diagnose(
-            "warning", "id-again", f"{len(odd)} samples bear the index of other samples in an earlier dump of the same "
-            "attempt; they are told apart by their rollout.", source=odd["source"][0],
-        )  # fmt: skip
+            "warning",
+            "id-again",
+            f"{len(odd)} samples bear the index of other samples in an earlier dump of the same "
+            "attempt; they are told apart by their rollout.",
+            source=odd["source"][0],
+        )
     renamed = pl.when(again).then(pl.format("{}@{}", "trajectory_id", "rollout")).otherwise(pl.col("trajectory_id"))
     return samples.with_columns(
         renamed.alias("trajectory_id"), ((pl.col("rollout") == pl.col("first_rollout")) | again).alias("tells_spans")
@@ -145,19 +181,38 @@ def write_trajectories(samples: pl.DataFrame, sink: Sink) -> None:
     sink.write(
         "trajectories",
         samples.select(
-            "trajectory_id", "group_id", "attempt", "prompt_tokens", "source", locator, pl.lit("train").alias("role"),
-            pl.lit(False).alias("anonymous"), pl.lit(1).alias("multiplicity_lo"), pl.lit(1).alias("multiplicity_hi"),
+            "trajectory_id",
+            "group_id",
+            "attempt",
+            "prompt_tokens",
+            "source",
+            locator,
+            pl.lit("train").alias("role"),
+            pl.lit(False).alias("anonymous"),
+            pl.lit(1).alias("multiplicity_lo"),
+            pl.lit(1).alias("multiplicity_hi"),
             pl.lit("recorded").alias("evidence"),
         ).unique("trajectory_id", keep="first", maintain_order=True),
-    )  # fmt: skip
-    groups = samples.filter(pl.col("group_id").is_not_null()).group_by("group_id", maintain_order=True).agg(
-        pl.col("attempt").first(), pl.col("trajectory_id").n_unique().alias("members_lo"), pl.col("source").first(),
-        pl.format("samples[{}]", pl.col("position").first()).alias("locator"),
-    )  # fmt: skip
-    sink.write("groups", groups.with_columns(
-        pl.col("members_lo").alias("members_hi"), pl.lit(1).alias("multiplicity_lo"), pl.lit(1).alias("multiplicity_hi"),
-        pl.lit("recorded").alias("evidence"),
-    ))  # fmt: skip
+    )
+    groups = (
+        samples.filter(pl.col("group_id").is_not_null())
+        .group_by("group_id", maintain_order=True)
+        .agg(
+            pl.col("attempt").first(),
+            pl.col("trajectory_id").n_unique().alias("members_lo"),
+            pl.col("source").first(),
+            pl.format("samples[{}]", pl.col("position").first()).alias("locator"),
+        )
+    )
+    sink.write(
+        "groups",
+        groups.with_columns(
+            pl.col("members_lo").alias("members_hi"),
+            pl.lit(1).alias("multiplicity_lo"),
+            pl.lit(1).alias("multiplicity_hi"),
+            pl.lit("recorded").alias("evidence"),
+        ),
+    )
 
 
 def write_spans(model: Model, steps: pl.DataFrame, samples: pl.DataFrame, staged: Staged, sink: Sink) -> None:
@@ -182,10 +237,17 @@ def write_spans(model: Model, steps: pl.DataFrame, samples: pl.DataFrame, staged
         sink.write("spans", _span_rows(segments.filter("tells_spans")))
         sink.write("uses", _use_rows(segments, per_span=True))
     empty = samples.filter(pl.col("segments").sum().over("trajectory_id", "rollout") == 0)
-    sink.write("uses", _use_rows(empty.with_columns(
-        *(pl.lit(0, pl.Int64).alias(name) for name in ("mask_lo", "mask_hi", "loss_lo", "loss_hi")),
-        pl.lit(None, pl.Int64).alias("span_index"), pl.lit(True).alias("exact"),
-    ), per_span=False))  # fmt: skip
+    sink.write(
+        "uses",
+        _use_rows(
+            empty.with_columns(
+                *(pl.lit(0, pl.Int64).alias(name) for name in ("mask_lo", "mask_hi", "loss_lo", "loss_hi")),
+                pl.lit(None, pl.Int64).alias("span_index"),
+                pl.lit(True).alias("exact"),
+            ),
+            per_span=False,
+        ),
+    )
 
 
 def _versions(model: Model, steps: pl.DataFrame, segments: pl.DataFrame, staged: Staged, sink: Sink) -> pl.DataFrame:
@@ -217,9 +279,13 @@ def _versions(model: Model, steps: pl.DataFrame, segments: pl.DataFrame, staged:
     above = found.filter(pl.col("version_lo") > pl.col("v_train"))
     if len(above):
         sink.diagnose(
-            "warning", "label-above", f"{len(above)} spans bear a label newer than the policy that trained them; their "
-            "version is taken for unknown.", source=above["source"][0], locator=f"samples[{above['position'][0]}]",
-        )  # fmt: skip
+            "warning",
+            "label-above",
+            f"{len(above)} spans bear a label newer than the policy that trained them; their "
+            "version is taken for unknown.",
+            source=above["source"][0],
+            locator=f"samples[{above['position'][0]}]",
+        )
     impossible = pl.col("version_lo") > pl.col("v_train")
     return found.with_columns(
         pl.when(impossible)
@@ -236,8 +302,8 @@ def _versions(model: Model, steps: pl.DataFrame, segments: pl.DataFrame, staged:
 def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, sink: Sink) -> pl.DataFrame:
     """Open the lower end of calls that lived through a sync: only their last label is recorded (guide 3, item 5).
 
-    With the pause that aborts, a call that began before the end of another of an older label would have been aborted with
-    that label. If one was not, the run paused in place, and a call can hold tokens of every label since it began.
+    With the pause that aborts, a call that began before the end of another of an older label would have been aborted
+    with that label. If one was not, the run paused in place, and a call can hold tokens of every label since it began.
     """
     if not staged.has("slime_calls"):
         return segments
@@ -253,10 +319,12 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
     if calls.is_empty():
         return segments
     ends = (
-        calls.group_by("attempt", "label").agg(pl.col("ended").max().alias("last_end")).sort("attempt", "label")
+        calls.group_by("attempt", "label")
+        .agg(pl.col("ended").max().alias("last_end"))
+        .sort("attempt", "label")
         .with_columns(pl.col("last_end").cum_max().shift(1).over("attempt").alias("older_end"))
         .select("attempt", pl.col("label").alias("label_hi"), "older_end")
-    )  # fmt: skip
+    )
     segments = segments.join(ends, on=["attempt", "label_hi"], how="left")
     alive = pl.col("exact") & (pl.col("older_end") > pl.col("started"))
     in_place = (
@@ -266,17 +334,21 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
         return segments
     first = segments.filter(alive & pl.col("attempt").is_in(in_place)).row(0, named=True)
     sink.diagnose(
-        "warning", "paused-in-place", "Engine calls lived through weight syncs (--flush-cache-interval is not 1): their label is "
+        "warning",
+        "paused-in-place",
+        "Engine calls lived through weight syncs (--flush-cache-interval is not 1): their label is "
         "only that of their last token, so the versions of their tokens are intervals.",
-        source=first["source"], locator=f"samples[{first['position']}]",
-    )  # fmt: skip
+        source=first["source"],
+        locator=f"samples[{first['position']}]",
+    )
     newest = calls.sort("ended").with_columns(pl.col("label").cum_max().over("attempt").alias("in_force"))
     began = segments.sort("started", nulls_last=True).join_asof(
         newest.select("attempt", "ended", "in_force"),
         left_on="started",
         right_on="ended",
         by="attempt",
-        strategy="backward", check_sortedness=False,
+        strategy="backward",
+        check_sortedness=False,
     )
     open_end = alive & pl.col("attempt").is_in(in_place)
     return began.with_columns(
@@ -291,15 +363,26 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
 def _span_rows(segments: pl.DataFrame) -> pl.DataFrame:
     known = pl.col("version_lo") == pl.col("version_hi")
     return segments.select(
-        "trajectory_id", "span_index", "token_start", "tokens_lo", "tokens_hi", pl.col("mask_lo").alias("loss_tokens_lo"),
-        pl.col("mask_hi").alias("loss_tokens_hi"), "version_lo", "version_hi", pl.lit(True).alias("monotone"), "started",
-        "ended", pl.when(pl.col("exact") & known).then(pl.lit("derived")).otherwise(pl.lit("inferred")).alias("evidence"),
-        "source", pl.format("samples[{}]", "position").alias("locator"),
-    )  # fmt: skip
+        "trajectory_id",
+        "span_index",
+        "token_start",
+        "tokens_lo",
+        "tokens_hi",
+        pl.col("mask_lo").alias("loss_tokens_lo"),
+        pl.col("mask_hi").alias("loss_tokens_hi"),
+        "version_lo",
+        "version_hi",
+        pl.lit(True).alias("monotone"),
+        "started",
+        "ended",
+        pl.when(pl.col("exact") & known).then(pl.lit("derived")).otherwise(pl.lit("inferred")).alias("evidence"),
+        "source",
+        pl.format("samples[{}]", "position").alias("locator"),
+    )
 
 
 def _use_rows(parts: pl.DataFrame, *, per_span: bool) -> pl.DataFrame:
-    """Members' loss tokens: the train dump's final mask, else the rollout dump's; of a trimmed sample of a member, none."""
+    """Count members' loss tokens: the train dump's final mask, else the rollout dump's; none of trimmed samples."""
     counted = pl.col("by_dump") & pl.col("trained")
     trimmed = pl.col("by_dump") & ~pl.col("trained") & pl.col("member")
     uncertain = pl.col("member").is_null()
@@ -310,11 +393,16 @@ def _use_rows(parts: pl.DataFrame, *, per_span: bool) -> pl.DataFrame:
     )
     members = parts.filter(~pl.col("critic_only") & pl.col("member").fill_null(True))
     frame = members.select(
-        "trajectory_id", "attempt", pl.col("rollout").alias("step"), "span_index", lo.alias("loss_tokens_lo"),
-        hi.alias("loss_tokens_hi"), evidence.alias("evidence"),
+        "trajectory_id",
+        "attempt",
+        pl.col("rollout").alias("step"),
+        "span_index",
+        lo.alias("loss_tokens_lo"),
+        hi.alias("loss_tokens_hi"),
+        evidence.alias("evidence"),
         pl.when(counted).then(pl.col("train_source")).otherwise(pl.col("source")).alias("source"),
         pl.when(counted).then(pl.col("train_locator")).otherwise(pl.format("samples[{}]", "position")).alias("locator"),
-    )  # fmt: skip
+    )
     return frame if per_span else frame.unique(["trajectory_id", "attempt", "step"], keep="first", maintain_order=True)
 
 
@@ -332,17 +420,22 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
             if earlier and not batch["matched"]:
                 attempt = earlier[-1]
                 sink.diagnose(
-                    "note", "train-dump-of-earlier-attempt", f"The train dump of rollout {batch['rollout']} is that of an earlier "
-                    "attempt: it holds none of the samples collected since.", source=batch["train_source"],
-                )  # fmt: skip
+                    "note",
+                    "train-dump-of-earlier-attempt",
+                    f"The train dump of rollout {batch['rollout']} is that of an earlier "
+                    "attempt: it holds none of the samples collected since.",
+                    source=batch["train_source"],
+                )
             else:
                 sink.diagnose(
-                    "error", "dumps-disagree", f"The train dump of rollout {batch['rollout']} holds {batch['unmatched']} samples "
-                    "that its rollout dump does not; their versions are unknown.", source=batch["train_source"], opens="training",
-                )  # fmt: skip
-        facts.append(
-            {"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": whole}
-        )
+                    "error",
+                    "dumps-disagree",
+                    f"The train dump of rollout {batch['rollout']} holds {batch['unmatched']} samples "
+                    "that its rollout dump does not; their versions are unknown.",
+                    source=batch["train_source"],
+                    opens="training",
+                )
+        facts.append({"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": whole})
     limits = steps.select("attempt", pl.col("step").alias("rollout"), "floor", "ceiling")
     found = orphans.join(pl.DataFrame(facts), on=_BATCH).join(limits, on=["attempt", "rollout"])
     name = pl.when(pl.col("attempt") > 0).then(pl.format("{}/", "attempt")).otherwise(pl.lit("")) + pl.col("key")
@@ -350,16 +443,46 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
     name = pl.when("beside").then(pl.format("{}@train{}", name, "rollout")).otherwise(name)
     found = found.with_columns(name.alias("trajectory_id")).unique("trajectory_id", keep="first", maintain_order=True)
     where = ["source", "locator"]
-    sink.write("trajectories", found.select(
-        "trajectory_id", "attempt", "prompt_tokens", *where, pl.lit("train").alias("role"), pl.lit(False).alias("anonymous"),
-        pl.lit(1).alias("multiplicity_lo"), pl.lit(1).alias("multiplicity_hi"), pl.lit("recorded").alias("evidence"),
-    ))  # fmt: skip
-    sink.write("spans", found.select(
-        "trajectory_id", pl.lit(0).alias("span_index"), pl.col("loss_lo").alias("tokens_lo"), pl.col("response_tokens").alias("tokens_hi"),
-        pl.col("loss_lo").alias("loss_tokens_lo"), pl.col("loss_hi").alias("loss_tokens_hi"), pl.col("floor").alias("version_lo"),
-        pl.col("ceiling").alias("version_hi"), pl.lit(True).alias("monotone"), pl.lit("inferred").alias("evidence"), *where,
-    ))  # fmt: skip
-    sink.write("uses", found.select(
-        "trajectory_id", "attempt", pl.col("rollout").alias("step"), pl.lit(0).alias("span_index"), pl.col("loss_lo").alias("loss_tokens_lo"),
-        pl.col("loss_hi").alias("loss_tokens_hi"), pl.lit("recorded").alias("evidence"), *where,
-    ))  # fmt: skip
+    sink.write(
+        "trajectories",
+        found.select(
+            "trajectory_id",
+            "attempt",
+            "prompt_tokens",
+            *where,
+            pl.lit("train").alias("role"),
+            pl.lit(False).alias("anonymous"),
+            pl.lit(1).alias("multiplicity_lo"),
+            pl.lit(1).alias("multiplicity_hi"),
+            pl.lit("recorded").alias("evidence"),
+        ),
+    )
+    sink.write(
+        "spans",
+        found.select(
+            "trajectory_id",
+            pl.lit(0).alias("span_index"),
+            pl.col("loss_lo").alias("tokens_lo"),
+            pl.col("response_tokens").alias("tokens_hi"),
+            pl.col("loss_lo").alias("loss_tokens_lo"),
+            pl.col("loss_hi").alias("loss_tokens_hi"),
+            pl.col("floor").alias("version_lo"),
+            pl.col("ceiling").alias("version_hi"),
+            pl.lit(True).alias("monotone"),
+            pl.lit("inferred").alias("evidence"),
+            *where,
+        ),
+    )
+    sink.write(
+        "uses",
+        found.select(
+            "trajectory_id",
+            "attempt",
+            pl.col("rollout").alias("step"),
+            pl.lit(0).alias("span_index"),
+            pl.col("loss_lo").alias("loss_tokens_lo"),
+            pl.col("loss_hi").alias("loss_tokens_hi"),
+            pl.lit("recorded").alias("evidence"),
+            *where,
+        ),
+    )

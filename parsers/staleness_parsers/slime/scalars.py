@@ -12,10 +12,14 @@ from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
 from staleness_parsers.slime.console import worth_keeping
 
-SCALARS: Final = {
-    "source": pl.String, "record": pl.Int64, "tag": pl.String, "x": pl.Int64, "value": pl.Float64,
+SCALARS: Final[dict[str, Any]] = {
+    "source": pl.String,
+    "record": pl.Int64,
+    "tag": pl.String,
+    "x": pl.Int64,
+    "value": pl.Float64,
     "wall": pl.Datetime("us", "UTC"),
-}  # fmt: skip
+}
 
 
 def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -26,24 +30,33 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
         for scalar in read_scalars(run, source):
             if worth_keeping(scalar.tag):
                 rows.append(
-                    {"source": source, "record": scalar.record, "tag": scalar.tag, "x": scalar.step, "value": scalar.value,
-                     "wall": int(scalar.wall_time * 1e6)}
-                )  # fmt: skip
+                    {
+                        "source": source,
+                        "record": scalar.record,
+                        "tag": scalar.tag,
+                        "x": scalar.step,
+                        "value": scalar.value,
+                        "wall": int(scalar.wall_time * 1e6),
+                    }
+                )
     except OptionalReaderMissing as missing:
-        _unread(sink, source, "warning", "tensorboard-not-read", str(missing), None)
+        _unread(
+            sink, source=source, severity="warning", code="tensorboard-not-read", message=str(missing), locator=None
+        )
     except DamagedEvents as damage:
         if damage.cut:
             sink.diagnose("note", "cut-record", f"The last record did not happen: {damage}.", source=source)
         else:
             message = f"Event file not read to its end: {damage}."
-            _unread(sink, source, "error", "events-damaged", message, f"record {damage.record}")
+            place = f"record {damage.record}"
+            _unread(sink, source=source, severity="error", code="events-damaged", message=message, locator=place)
     frame = pl.DataFrame(rows, schema={**SCALARS, "wall": pl.Int64}).with_columns(
         pl.from_epoch("wall", time_unit="us").dt.replace_time_zone("UTC")
     )
     sink.write("slime_scalars", frame)
 
 
-def _unread(sink: Sink, source: str, severity: str, code: str, message: str, locator: str | None) -> None:
+def _unread(sink: Sink, *, source: str, severity: str, code: str, message: str, locator: str | None) -> None:
     """Leave a diagnostic to ``finish``: what an unread event file hides depends on what else there is."""
     row = {"source": source, "severity": severity, "code": code, "message": message, "locator": locator}
     sink.write("slime_unread", pl.DataFrame([row], schema=dict.fromkeys(row, pl.String)))
