@@ -61,12 +61,18 @@ class Piece:
 
 @dataclass
 class RunFiles:
-    """The files of one run. ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same."""
+    """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
+
+    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the user
+    says that the logs don't; rows that rest on it have the evidence ``assumed``.
+    """
 
     root: Path
     files: tuple[RunFile, ...]
+    is_directory: bool = True
     skipped: tuple[tuple[str, str], ...] = ()
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
+    assume: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def _by_source(self) -> dict[str, RunFile]:
@@ -211,13 +217,14 @@ def discover(path: Path) -> RunFiles:
         raise UnreadableInput(f"{path}: {error.strerror or error}; give the directory or file a run has written.") from error
     if stat.S_ISREG(status.st_mode):
         root = path.resolve().parent
-        return RunFiles(root, (_run_file(root, path.resolve().name, status),))
+        return RunFiles(root, (_run_file(root, path.resolve().name, status),), is_directory=False)
     if not stat.S_ISDIR(status.st_mode):
         raise UnreadableInput(f"{path}: neither a directory nor a regular file; give the directory a run has written.")
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
     _walk(path.resolve(), "", files, skipped)
-    return RunFiles(path.resolve(), tuple(sorted(files, key=lambda file: natural(file.source))), tuple(sorted(skipped)))
+    listed = tuple(sorted(files, key=lambda file: natural(file.source)))
+    return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)))
 
 
 def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:

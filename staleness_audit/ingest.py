@@ -15,12 +15,13 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 
 from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
+from staleness_audit.engine import MEMORY_LIMIT, connect, create_view
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
@@ -38,7 +40,6 @@ from staleness_audit.tables import SCHEMAS
 
 LAYOUT_VERSION = 1
 PROCESSES_FROM_BYTES = 256 << 20
-MEMORY_LIMIT = "700MB"
 
 Progress = Callable[[int, int, str], None]
 """Called with (units done, units in all, what is being read)."""
@@ -88,38 +89,6 @@ class Dataset:
         for table in SCHEMAS:
             create_view(connection, table, self.parts(table))
         return connection
-
-
-def connect(folder: Path, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB that spills into ``folder``, is bounded by ``memory``, and loads no extension."""
-    connection = duckdb.connect(
-        config={
-            "memory_limit": memory,
-            "temp_directory": str(folder / ".spill"),
-            "preserve_insertion_order": "false",
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "TimeZone": "UTC",
-        }
-    )
-    return connection
-
-
-def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: list[Path]) -> None:
-    """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
-    if parts:
-        files = ", ".join("'" + str(part).replace("'", "''") + "'" for part in parts)
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}])')
-    else:
-        columns = ", ".join(f'NULL::{_duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')
-
-
-def _duckdb_type(arrow: pa.DataType) -> str:
-    if pa.types.is_timestamp(arrow):
-        return "TIMESTAMPTZ"
-    names = {pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
-    return names.get(arrow, "VARCHAR")
 
 
 def _empty(table: str) -> pl.LazyFrame:
@@ -184,7 +153,8 @@ def ingest(
         UnreadableInput: a file cannot be opened, or the folder cannot be written.
     """
     parser = choice.parser
-    if folder.resolve().is_relative_to(run.root) and run.root.is_dir() and CACHE_FOLDER not in folder.resolve().parts:
+    inside = run.is_directory and folder.resolve().is_relative_to(run.root)
+    if inside and CACHE_FOLDER not in folder.resolve().relative_to(run.root).parts:
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +184,7 @@ def _ingest(
     units = list(parser.plan(run))
     keys = [_unit_key(parser, unit) for unit in units]
     inputs = _inputs(run, units)
-    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files)])
+    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files), run.assume])
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
@@ -237,9 +207,24 @@ def _load_old(folder: Path, parser: Parser) -> Dataset | None:
     return old if old.manifest["identity"] == _identity(parser) else None
 
 
+@cache
 def _identity(parser: Parser) -> str:
-    schemas = _digest({name: [str(column) for column in schema] for name, schema in SCHEMAS.items()})
-    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, tables {schemas[:8]}"
+    """What made a part, besides its input: another parser, version, schema or code makes other parts."""
+    schemas = {name: [str(column) for column in schema] for name, schema in SCHEMAS.items()}
+    code = sorted(_sources_of(type(parser).__module__) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
+    digest = _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])
+    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {digest[:8]}"
+
+
+def _sources_of(module: str) -> set[Path]:
+    """Python files of a module, or of the folder it is a package of (``a.b.c`` in folder ``b``: all of ``b``)."""
+    loaded = sys.modules.get(module)
+    file = getattr(loaded, "__file__", None)
+    if file is None:
+        return set()
+    parent = module.rpartition(".")[0]
+    in_folder = Path(file).name == "__init__.py" or "." in parent
+    return set(Path(file).parent.glob("*.py")) if in_folder else {Path(file)}
 
 
 def _digest(value: Any) -> str:
@@ -341,8 +326,13 @@ def _by_table(folders: list[Path]) -> dict[str, list[Path]]:
     tables: dict[str, list[Path]] = {}
     for folder in folders:
         for part in sorted(folder.glob("*.parquet")):
-            tables.setdefault(part.stem, []).append(part)
+            tables.setdefault(_table_of(part), []).append(part)
     return tables
+
+
+def _table_of(part: Path) -> str:
+    """Return ``spans`` for ``spans.parquet`` and ``spans.1.parquet``."""
+    return part.name.split(".", 1)[0]
 
 
 def _assemble(
@@ -360,9 +350,10 @@ def _assemble(
     tables: dict[str, list[str]] = {}
     for unit in [*dict.fromkeys(keys), key]:
         for part in sorted((parts / unit).glob("*.parquet")):
-            if part.stem in SCHEMAS:
-                tables.setdefault(part.stem, []).append(f"{part.stem}/{unit}.parquet")
-                _link(part, folder / part.stem / f"{unit}.parquet")
+            if (table := _table_of(part)) in SCHEMAS:
+                name = f"{table}/{unit}{part.name.removeprefix(table)}"
+                tables.setdefault(table, []).append(name)
+                _link(part, folder / name)
     tables["sources"] = [f"sources/{key}.parquet"]
     (folder / "sources").mkdir(exist_ok=True)
     pq.write_table(_sources(run, parser, inputs), folder / tables["sources"][0])
@@ -371,7 +362,7 @@ def _assemble(
         "tool_version": __version__,
         "identity": _identity(parser),
         "key": key,
-        "run": str(run.root),
+        "run": str(run.root if run.is_directory else run.files[0].path),
         "parser": parser.name,
         "parser_version": parser.version,
         "detected_by": list(choice.detection.evidence),

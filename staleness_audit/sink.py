@@ -7,11 +7,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
+import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from staleness_audit.tables import SCHEMAS, WORD
+from staleness_audit.engine import literal
+from staleness_audit.tables import SCHEMAS, WORD, duckdb_type
 
 ROW_GROUP_ROWS = 1 << 18
 DIAGNOSTICS_PER_CODE = 100
@@ -64,6 +66,7 @@ class PartWriter:
         self._pending: dict[str, list[pa.Table]] = {}
         self._diagnostics: list[dict[str, object]] = []
         self._codes: Counter[str] = Counter()
+        self._queries: Counter[str] = Counter()
 
     def write(self, table: str, rows: pl.DataFrame | pa.Table) -> None:
         """See ``parser.Sink.write``."""
@@ -75,6 +78,27 @@ class PartWriter:
         pending.append(data)
         if sum(part.num_rows for part in pending) >= ROW_GROUP_ROWS:
             self._flush(table)
+
+    def write_query(self, table: str, connection: duckdb.DuckDBPyConnection, query: str) -> None:
+        """See ``parser.Sink.write_query``."""
+        schema = SCHEMAS[table]
+        found = [column[0] for column in connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description]
+        if unknown := sorted(set(found) - set(schema.names)):
+            raise ValueError(f"table {table} has no column {', '.join(unknown)}")
+        columns = ", ".join(
+            f'CAST({name if name in found else "NULL"} AS {duckdb_type(column.type)}) AS "{name}"'
+            for column in schema
+            for name in [column.name]
+        )
+        self._queries[table] += 1
+        target = self.folder / f"{table}.{self._queries[table]}.parquet"
+        options = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1"
+        copy = f"COPY (SELECT {columns} FROM ({query})) TO {literal(str(target))} ({options})"
+        row = connection.execute(copy).fetchone()
+        rows = int(row[0]) if row else 0
+        self.rows[table] += rows
+        if not rows:
+            target.unlink()
 
     def diagnose(
         self,

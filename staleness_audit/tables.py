@@ -204,3 +204,11 @@ PARSER_TABLES: Final = tuple(name for name in SCHEMAS if name not in {"sources",
 QUANTITIES: Final = ("trajectories", "loss_tokens", "staleness_max")
 """Quantities a ``constraints`` row may speak of: distinct trajectories and loss tokens of one step, and the largest
 token staleness in it. Rows with another quantity are kept and shown but not used."""
+
+
+def duckdb_type(arrow: pa.DataType) -> str:
+    """Name of the DuckDB type that holds a column of an event table."""
+    if pa.types.is_timestamp(arrow):
+        return "TIMESTAMPTZ"
+    names = {COUNT: "BIGINT", VERSION: "INTEGER", NUMBER: "DOUBLE", FLAG: "BOOLEAN"}
+    return names.get(arrow, "VARCHAR")

@@ -1,0 +1,41 @@
+"""DuckDB as every station opens it: bounded memory, spilling to disk, UTC, no extension fetched from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+
+from staleness_audit.tables import SCHEMAS, duckdb_type
+
+MEMORY_LIMIT = "1GB"
+
+
+def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB bounded by ``memory`` (such as ``700MB``) that spills below the folder ``spill``."""
+    config = {
+        "memory_limit": memory,
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+    }
+    if spill is not None:
+        config["temp_directory"] = str(spill / ".spill")
+    connection = duckdb.connect(config=config)
+    connection.execute("SET TimeZone = 'UTC'")
+    return connection
+
+
+def literal(text: str) -> str:
+    """Quote text as an SQL string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
+    """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
+    if parts:
+        files = ", ".join(literal(str(part)) for part in parts)
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], union_by_name = true)')
+    else:
+        columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')
