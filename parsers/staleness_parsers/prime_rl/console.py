@@ -40,9 +40,10 @@ LOG = pa.schema(
 before the file's first line. ``number`` is a step or version, ``count`` and ``running`` are counts, ``word`` a name."""
 
 _LINE = re.compile(
-    r"(?:\[[A-Za-z_]+\d*\]:\s?)?(?P<h>[01]\d|2[0-3]):(?P<m>[0-5]\d):(?P<s>[0-5]\d)\s+"
+    r"(?P<h>[01]\d|2[0-3]):(?P<m>[0-5]\d):(?P<s>[0-5]\d)\s+"
     r"\[?(?P<level>SUCCESS|WARNING|INFO|DEBUG|ERROR|CRITICAL|TRACE)\]?\s+(?P<text>.*)$"
 )
+_LAUNCHER = re.compile(r"^\[[A-Za-z_]+\d*\]:\s?")
 _PLACE = re.compile(r"\s\[[\w./-]+::\d+\]\s*$")
 _BAR = re.compile(r"\d%\|.*?(?=\d\d:\d\d:\d\d\s+\[?[A-Z]{4,8}\]?\s)")
 """Old logs draw progress bars, and a message starts right behind one on the same line."""
@@ -69,8 +70,6 @@ _MESSAGES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("overload", r"Cancelled (?P<count>\d{1,9}) youngest in-flight episodes after overload cut"),
         ("swept", rf"Dropped (?P<count>\d{{1,9}}) queued traces past max_off_policy_steps={_N}"),
         ("rejected", r"Finished group \|.*\| dropped: rejected by curriculum"),
-        ("finalized", r"Finished group \|"),
-        ("pipeline", rf"Train batch (?P<count>\d{{1,9}})/{_N} .*inflight episodes \(train=(?P<running>\d{{1,9}})"),
         ("final", r"Shipped the final batch .*\(cancelled (?P<running>\d{1,9}) in-flight train episode"),
         ("scratch", r"Training from scratch"),
         ("resume", rf"Resuming orchestrator from checkpoint step {_N}"),
@@ -140,11 +139,11 @@ def _messages(run: RunFiles, piece: Piece) -> Iterator[tuple[int, float, bool, s
     day = 0
     previous: float | None = None
     for line, raw, _ in numbered_lines(run, piece):
-        for part in strip_ansi(raw).split("\r"):
+        for shown in strip_ansi(raw).split("\r"):
+            part = _LAUNCHER.sub("", shown[:MAX_MESSAGE])
             if part.startswith("{") and (entry := _json_entry(part)) is not None:
                 yield line, *entry
                 continue
-            part = part[:MAX_MESSAGE]
             found = _LINE.match(part, bar.end() if (bar := _BAR.search(part)) else 0)
             if not found:
                 continue
@@ -159,7 +158,7 @@ def _messages(run: RunFiles, piece: Piece) -> Iterator[tuple[int, float, bool, s
 
 
 def _json_entry(part: str) -> tuple[float, bool, str, str] | None:
-    """A line of ``log.json_logging``; a time stamp without a zone is local time, whose zone is found like a date."""
+    """Read a line of ``log.json_logging``; a time stamp without a zone is local, its zone is found like a date."""
     try:
         entry = orjson.loads(part)
         stamp = datetime.fromisoformat(str(entry["timestamp"]))

@@ -44,7 +44,7 @@ def facts(known: Known) -> RunFacts:
             settings.bound,
             None
             if settings.bound is None
-            else "a trace is kept while its start version >= (step - 1) - bound, and step N trains v{N-1}: taken as it is",
+            else "a trace is kept while its start version >= (step - 1) - bound, and step N trains v{N-1}: as it is",
         ),
         guarantee=_guarantee(settings, build),
         attempts=tuple(known.attempts),
@@ -72,7 +72,8 @@ def _guarantee(settings: Settings, build: Build) -> Guarantee:
     if not build.enforces:
         return Guarantee(
             "none",
-            f"This code bounds only the version changes seen in flight and nothing in the queue (before PR #3313: {build.why}).",
+            "This code bounds only the version changes seen in flight and nothing in the queue (before PR #3313: "
+            f"{build.why}).",
         )
     if settings.bound is None:
         return Guarantee(None, f"No file states {KEY}, the number that the queue is swept by.")
@@ -120,7 +121,7 @@ def _unseen(known: Known) -> frozenset[str]:
     unseen = set()
     if not all(story.began for story in known.stories):
         unseen.add("cancelled")
-    if known.build.dialect == "rollouts" or known.build.dialect == "logs":
+    if known.build.dialect in ("rollouts", "logs"):
         unseen |= {"dropped", "cancelled", "lost"}
     if len(known.attempts) > 1:
         # Going back deletes the files of later steps, and what the old attempt had in flight leaves no mark.
@@ -155,5 +156,5 @@ def _hints(known: Known) -> Iterator[Hint]:
         yield Hint("where branches were cut for training", "keep configs/orchestrator.json, which has `seq_len`")
     yield Hint(
         "tokens of episodes cancelled in flight",
-        "none: the framework discards them without a record",
+        "no setting records them: the framework discards them",
     )

@@ -47,8 +47,9 @@ class Watch:
     """What the logs of one attempt allow to conclude from silence.
 
     ``names_groups``: its log is whole and at level DEBUG, so a group without a drop line was not dropped.
-    ``overload``: groups may have been cut for overload; ``gates``: a curriculum may have rejected some. ``adopted_at``: a version was certainly adopted while this step
-    or a later one was collected. ``last_step``: highest step that may have been collected. ``last``: no attempt follows.
+    ``overload``: groups may have been cut for overload; ``gates``: a curriculum may have rejected some. ``adopted_at``:
+    a version was certainly adopted while this step or a later one was collected. ``last_step``: highest step that may
+    have been collected. ``last``: no attempt follows.
     """
 
     attempt: int
@@ -68,7 +69,8 @@ def prepare(
 ) -> None:
     """Create the small tables the rules join."""
     connection.execute(
-        "CREATE TEMP TABLE drops (attempt INTEGER, prefix VARCHAR, reason VARCHAR, step INTEGER, cancelled INTEGER, running INTEGER)"
+        "CREATE TEMP TABLE drops (attempt INTEGER, prefix VARCHAR, reason VARCHAR, step INTEGER, cancelled INTEGER, "
+        "running INTEGER)"
     )
     _fill(connection, "drops", [(d.attempt, d.prefix, d.reason, d.step, d.cancelled, d.running) for d in drops])
     connection.execute("CREATE TEMP TABLE sweeps (attempt INTEGER, step INTEGER, voided INTEGER)")
@@ -134,25 +136,29 @@ CREATE TEMP TABLE finalized AS
 -- Groups as far as they arrived: complete or not, when, the mean reward of their clean traces, and the first batch
 -- that took a trace of a group completed later (`overtaken`): by then the queue had passed this group.
 WITH arrived AS (
-    SELECT a.attempt, coalesce(a.grp, a.episode) AS grp, max(e.group_size) AS size, count(DISTINCT a.episode) AS members,
+    SELECT a.attempt, coalesce(a.grp, a.episode) AS grp, max(e.group_size) AS size,
+        count(DISTINCT a.episode) AS members,
         max(a.seq) AS done, arg_max(a.step, a.seq) AS done_in, bool_or(a.form = 'trace') AS failures_unseen,
-        avg(a.reward) FILTER (a.clean AND a.trainable IS NOT FALSE AND a.tokens > 0) AS mean_reward,
-        count(*) FILTER (a.clean AND a.trainable IS NOT FALSE AND a.tokens > 0 AND a.reward IS NULL) > 0 AS rewards_missing,
+        avg(a.reward) FILTER (survives) AS mean_reward,
+        count(*) FILTER (survives AND a.reward IS NULL) > 0 AS rewards_missing,
         count(*) FILTER (a.named) > count(DISTINCT a.episode) FILTER (a.named) AS several_agents
-    FROM arrivals a LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM a.env GROUP BY ALL),
+    FROM (SELECT *, clean AND trainable IS NOT FALSE AND tokens > 0 AS survives FROM arrivals) a
+    LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM a.env GROUP BY ALL),
 shipped AS (
-    SELECT attempt, coalesce(grp, episode) AS grp, min(step) AS first_step FROM seen WHERE part = 'effective' GROUP BY ALL)
+    SELECT attempt, coalesce(grp, episode) AS grp, min(step) AS first_step
+    FROM seen WHERE part = 'effective' GROUP BY ALL)
 SELECT a.*, coalesce(a.members >= a.size, false) AS complete,
-    min(s.first_step) OVER (PARTITION BY a.attempt ORDER BY a.done DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-        AS overtaken
+    min(s.first_step) OVER (
+        PARTITION BY a.attempt ORDER BY a.done DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS overtaken
 FROM arrived a LEFT JOIN shipped s ON s.attempt = a.attempt AND s.grp = a.grp
 """
 
 _OPEN = """
 CREATE TEMP TABLE waiting AS
 -- Clean traces that were never shipped, with everything the rules ask for.
-SELECT m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.arrived_in, m.tokens, m.filtered,
-    f.complete, f.done, f.done_in, f.failures_unseen, f.overtaken, w.* EXCLUDE (attempt), coalesce(e.curriculum AND w.gates, true) AS gated,
+SELECT m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.tokens,
+    f.complete, f.done, f.done_in, f.failures_unseen, f.overtaken, w.* EXCLUDE (attempt),
+    coalesce(e.curriculum AND w.gates, true) AS gated,
     CASE WHEN NOT {filters} THEN 'no'
          WHEN NOT coalesce(e.exact, false) OR f.several_agents OR f.rewards_missing OR m.reward IS NULL THEN 'maybe'
          WHEN abs(m.reward - f.mean_reward) <= 1e-9 * greatest(1, abs(f.mean_reward)) THEN 'yes' ELSE 'no' END AS zero,
@@ -177,7 +183,9 @@ WITH facts AS (
     SELECT *,
         -- stale by the sweep at its own group's completion, whatever its advantage
         coalesce(enforces AND complete AND stale_from <= done_in, false) AS stale_at_once,
-        enforces IS NOT FALSE AND (bound IS NULL OR v_start IS NULL OR swept_in IS NOT NULL) AS sweepable,
+        -- the files of an earlier attempt's last steps are deleted, and with them who was swept there
+        enforces IS NOT FALSE AND (bound IS NULL OR v_start IS NULL OR swept_in IS NOT NULL
+            OR (NOT is_last AND stale_from <= last_step)) AS sweepable,
         bound IS NULL OR v_start IS NULL AS undated,
         coalesce(stale_from <= adopted_at, false) AS certainly_old,
         coalesce(stale_from <= last_step, true) AS maybe_old,
@@ -194,14 +202,16 @@ rules AS (
         CASE WHEN form = 'rollout' OR tokens = 0 THEN false
              WHEN stale_at_once THEN true
              WHEN queued AND NOT complete THEN enforces IS NOT FALSE AND maybe_old
-             WHEN queued THEN sweepable AND (zero <> 'yes' OR undated OR swept_in <= coalesce(overtaken, swept_in))
+             WHEN queued THEN sweepable AND (zero <> 'yes' OR undated OR overtaken IS NULL
+                 OR coalesce(swept_in, stale_from) <= overtaken)
              ELSE enforces IS NOT FALSE AND drop_reason IS NULL AND overload AND maybe_old END AS may_stale,
         CASE WHEN form = 'rollout' OR tokens = 0 OR stale_at_once OR zero = 'no' THEN false
              WHEN queued THEN true
              ELSE enforces IS NOT FALSE AND drop_reason IS NULL AND overload END AS may_zero,
         CASE WHEN form = 'rollout' OR tokens = 0 THEN true
-             WHEN queued THEN NOT stale_at_once AND (gated OR (complete AND zero = 'no' AND overtaken IS NOT NULL AND swept_in IS NULL))
-                 OR (stale_at_once AND gated)
+             -- a trace of nonzero advantage that the queue passed by was never in it
+             WHEN queued THEN gated OR (NOT stale_at_once AND complete AND zero = 'no' AND overtaken IS NOT NULL
+                 AND swept_in IS NULL)
              ELSE false END AS may_filter,
         CASE WHEN form = 'rollout' OR tokens = 0 OR stale_at_once OR drop_reason = 'stale' THEN false
              WHEN complete AND zero = 'yes' AND overtaken IS NOT NULL THEN false
@@ -210,10 +220,13 @@ rules AS (
              ELSE NOT (enforces IS NOT DISTINCT FROM true AND certainly_old) OR names_groups END AS may_wait
     FROM facts)
 SELECT trajectory, grp, attempt, source, line, ordinal, form, is_last,
+    -- known from what is there, not from what is missing: a line in the log, or a group that was too old when complete
+    coalesce(drop_reason = 'stale' OR stale_at_once, false) AS shown,
     may_group, may_stale, may_zero, may_filter,
     may_wait AND is_last AS may_pend,
     -- What an earlier attempt left over is lost; what it shipped after the step that the next one went back to, too.
-    NOT is_last AND (may_wait OR (CAST(may_group AS INTEGER) + CAST(may_stale AS INTEGER) + CAST(may_zero AS INTEGER) > 1)) AS may_lose,
+    NOT is_last AND (may_wait
+        OR CAST(may_group AS INTEGER) + CAST(may_stale AS INTEGER) + CAST(may_zero AS INTEGER) > 1) AS may_lose,
     CASE WHEN may_group THEN coalesce(drop_step, stale_from) WHEN stale_at_once THEN done_in
          WHEN may_stale AND complete THEN swept_in END AS at_step,
     CASE WHEN stale_at_once THEN done_in WHEN complete THEN swept_in END AS void_step
@@ -264,7 +277,8 @@ fates AS (
     UNION ALL SELECT *, 'lost', 'rolled_back' FROM counted WHERE may_lose)
 SELECT line AS seq, kind, trajectory AS trajectory_id, grp AS group_id, attempt,
     CASE WHEN kind = 'dropped' THEN at_step END AS step, reason,
-    CASE WHEN form = 'rollout' THEN 'recorded' WHEN ways = 1 AND NOT may_lose AND {whole} THEN 'derived' ELSE 'inferred' END AS evidence,
+    CASE WHEN form = 'rollout' THEN 'recorded' WHEN ways = 1 AND NOT may_lose AND (shown OR {whole}) THEN 'derived'
+         ELSE 'inferred' END AS evidence,
     source, line, CASE WHEN form = 'episode' THEN 'traces[' || ordinal || ']' END AS locator
 FROM fates
 """

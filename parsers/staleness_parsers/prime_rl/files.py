@@ -28,8 +28,11 @@ CONFIG_FILES = (
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A file of traces or rollouts. ``part`` is ``all`` (arrived while ``step`` was collected) or ``effective``
-    (shipped as batch ``step``); ``form`` is ``traces`` or ``rollouts`` (v0.6.0: whole batch with filter marks)."""
+    """A file of traces or rollouts.
+
+    ``part`` is ``all`` (arrived while ``step`` was collected) or ``effective``
+    (shipped as batch ``step``); ``form`` is ``traces`` or ``rollouts`` (v0.6.0: whole batch with filter marks).
+    """
 
     file: RunFile
     root: str
@@ -66,22 +69,24 @@ def survey(run: RunFiles) -> Files:
 
     A directory that holds several runs is read as its first; the roots of the others are returned for a diagnostic.
     """
-    traces = [entry for entry in map(_trace_file, run.files) if entry]
-    logs = [entry for entry in map(_log_file, run.files) if entry]
+    # Where a file lies beside its compressed copy, one of them is enough.
+    files = list({file.name: file for file in sorted(run.files, key=lambda file: not file.compressed)}.values())
+    traces = [entry for entry in map(_trace_file, files) if entry]
+    logs = [entry for entry in map(_log_file, files) if entry]
     roots = sorted({entry.root for entry in traces}) or sorted({entry.root for entry in logs})
     root = roots[0] if roots else ""
     batches = [
         (file, int(found["step"]), int(found["rank"]) if found["rank"] else None)
-        for file in run.files
+        for file in files
         if (found := BATCH_FILE.fullmatch(file.name)) and (found["root"] == root or not roots)
     ]
-    metrics = [file for file in run.files if (found := METRICS_FILE.fullmatch(file.name)) and found["root"] == root]
+    metrics = [file for file in files if (found := METRICS_FILE.fullmatch(file.name)) and found["root"] == root]
     return Files(
         tuple(entry for entry in traces if entry.root == root),
         tuple(batches),
         tuple(entry for entry in logs if entry.root == root),
         tuple(metrics),
-        _config(run, root),
+        _config(files, root),
         tuple(roots[1:]),
     )
 
@@ -105,9 +110,9 @@ def _log_file(file: RunFile) -> LogFile | None:
     return LogFile(file, found["root"], process, int(found["attempt"]) if found["attempt"] else None)
 
 
-def _config(run: RunFiles, root: str) -> tuple[RunFile, str] | None:
+def _config(files: list[RunFile], root: str) -> tuple[RunFile, str] | None:
     for pattern, syntax in CONFIG_FILES:
-        for file in run.files:
+        for file in files:
             if (found := pattern.fullmatch(file.name)) and found["root"] == root:
                 return file, syntax
     return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +16,6 @@ from staleness_parsers.prime_rl import fates, lives
 from staleness_parsers.prime_rl.build import Build, recognise
 from staleness_parsers.prime_rl.facts import Known, facts
 from staleness_parsers.prime_rl.launches import Apply, Launch, applies, launches
-from staleness_parsers.prime_rl.metrics import NUMBERS
 from staleness_parsers.prime_rl.settings import Settings, settings_from
 from staleness_parsers.prime_rl.steps import Batch, write_steps
 from staleness_parsers.prime_rl.story import Cancelled, Story, tell
@@ -46,7 +44,7 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         for table, schema in _SCHEMAS.items():
             if not staged.has(table):
                 connection.register(f"{table}_none", schema.empty_table())
-                connection.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM {table}_none")
+                connection.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM {table}_none")  # noqa: S608 - our names
         found = launches(log, metrics, settings.shown.get("resume.step"))
         build = recognise(*_forms(connection), found)
         stories = [tell(launch, build) for launch in found]
@@ -56,10 +54,10 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         ]
         lives.load(connection, found, updates, settings, build, envs)
         batches = _batches(connection, found)
-        steps = write_steps(sink, found, build, batches, updates, settings)
+        steps, lost = write_steps(sink, found, build, batches, updates, settings)
         _write_updates(sink, updates)
         _write_numbers(staged, sink, found)
-        _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs)
+        _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs, lost)
         _note_untrainable(connection, sink)
         known = Known(
             settings, build, stories, steps, _attempts(found, steps), staged.has("prime_traces"), bool(metrics)
@@ -95,7 +93,8 @@ def _forms(connection: duckdb.DuckDBPyConnection) -> tuple[set[str], list[str]]:
 def _batches(connection: duckdb.DuckDBPyConnection, found: Sequence[Launch]) -> dict[int, Batch]:
     """Per attempt: the steps whose shipped traces are on disk, the last step collected, the newest version named."""
     batches = {launch.number: Batch() for launch in found}
-    query = """SELECT attempt, part, list(DISTINCT step), max(greatest(coalesce(v_end, v_start), v_start)) FROM seen GROUP BY ALL"""
+    query = """SELECT attempt, part, list(DISTINCT step), max(greatest(coalesce(v_end, v_start), v_start))
+               FROM seen GROUP BY ALL"""
     for attempt, part, steps, newest in connection.sql(query).fetchall():
         batch = batches[attempt]
         if part == "effective":
@@ -130,7 +129,7 @@ def _write_numbers(staged: Staged, sink: Sink, found: Sequence[Launch]) -> None:
     """Copy what the framework says about itself, with the attempt that the row of that step and line belongs to."""
     if not staged.has("prime_numbers"):
         return
-    # All rows of one step stand near each other; the attempt is that of the last known row before or at the line.
+    # A process writes the row that tells its step apart last, so a figure belongs to the next such row's attempt.
     marks = sorted(
         (row["source"], row["line"], launch.number) for launch in found for rows in launch.rows.values() for row in rows
     )
@@ -159,6 +158,7 @@ def _write_lives_and_fates(
     stories: Sequence[Story],
     batches: dict[int, Batch],
     envs: Sequence[str | None],
+    lost: bool,
 ) -> None:
     watches = []
     for story in stories:
@@ -166,7 +166,7 @@ def _write_lives_and_fates(
         # Batch M ships only when v{M-2} is in force, which was adopted after batch M-2 had shipped.
         by_ships = max(batch.shipped) - 1 if batch.shipped and build.dialect == "episodes" else None
         adopted = max((at for at in (story.adopted_at, by_ships) if at is not None), default=None)
-        last_step = max(batch.collected, max(batch.shipped, default=0) + 1)
+        last_step = max(batch.collected, story.collecting, max(batch.shipped, default=0) + 1)
         watches.append(
             fates.Watch(
                 story.launch.number,
@@ -187,7 +187,7 @@ def _write_lives_and_fates(
     unscheduled = _unscheduled(connection, stories, settings, envs)
     condition = "(trajectory IN (SELECT trajectory FROM unscheduled))"
     lives.write_lives(connection, sink, settings, build, condition)
-    whole = not connection.sql("SELECT 1 FROM prime_damage LIMIT 1").fetchall()
+    whole = not lost and not connection.sql("SELECT 1 FROM prime_damage LIMIT 1").fetchall()
     fates.write_fates(connection, sink, settings, build, whole=whole, unscheduled=condition)
     _write_cancelled(connection, sink, [*(one for story in stories for one in story.cancelled), *unscheduled], build)
 
@@ -201,10 +201,11 @@ def _unscheduled(
     say "all", which of them ran is unknown: they become a class. At least one member of a group is dispatched first.
     """
     connection.execute("CREATE TEMP TABLE unscheduled (trajectory VARCHAR)")
-    query = """SELECT attempt, grp, any_value(env), count(*), min(source), min(line), any_value(v_start) FROM main
-               WHERE NOT named AND starts_with(error, 'Cancelled: Off-policy cancel') AND grp IS NOT NULL GROUP BY ALL"""
+    query = """SELECT attempt, grp, any_value(env), count(*), min(source), min(line) FROM main
+               WHERE NOT named AND starts_with(error, 'Cancelled: Off-policy cancel') AND grp IS NOT NULL
+               GROUP BY ALL"""
     found = []
-    for attempt, group, env, listed, source, line, _ in connection.sql(query).fetchall():
+    for attempt, group, env, listed, source, line in connection.sql(query).fetchall():
         drains = [
             drain
             for story in stories
@@ -306,29 +307,13 @@ def _note_untrainable(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None
 
 
 def _attempts(found: Sequence[Launch], steps: dict[int, set[int]]) -> list[Attempt]:
-    attempts: list[Attempt] = []
-    for index, launch in enumerate(found):
-        resumed, lowest = launch.resumed_after, None
-        if index and resumed is None:
-            seen = steps.get(launch.number, set())
-            fresh = any(row["kind"] == "scratch" for row in launch.log("orchestrator"))
-            if fresh:
-                resumed = 0
-            elif seen:
-                resumed = min(seen) - 1
-            else:
-                # It left no step and no message where it started from: it may have gone back anywhere.
-                resumed, lowest = max((step for before in steps.values() for step in before), default=0), 0
-        started, ended = launch.started, launch.ended
-        attempts.append(
-            Attempt(
-                launch.number,
-                resumed,
-                lowest,
-                None if started is None else datetime.fromtimestamp(started, UTC),
-                None if ended is None else datetime.fromtimestamp(ended, UTC),
-            )
-        )
+    highest = max((step for known in steps.values() for step in known), default=0)
+    attempts = []
+    for launch in found:
+        # An attempt that left neither a step nor a word where it started from may have gone back anywhere.
+        resumed, lowest = (highest, 0) if launch.origin_unknown else (launch.resumed_after, None)
+        times = [None if time is None else datetime.fromtimestamp(time, UTC) for time in (launch.started, launch.ended)]
+        attempts.append(Attempt(launch.number, resumed, lowest, *times))
     return attempts
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 QUARTER = 900.0
@@ -20,12 +21,18 @@ Row = dict[str, Any]
 
 @dataclass
 class Launch:
-    """One attempt: where it started from, and everything its logs and rows say, in the order of their files."""
+    """One attempt: where it started from, and everything its logs and rows say, in the order of their files.
+
+    ``after``: epoch seconds of the last row of the attempt before it. ``origin_unknown``: a later attempt that does not
+    say where it started from, and left no step either.
+    """
 
     number: int
     resumed_after: int | None = None
     logs: dict[str, list[Row]] = field(default_factory=dict)
     rows: dict[str, list[Row]] = field(default_factory=dict)
+    after: float | None = None
+    origin_unknown: bool = False
 
     def log(self, process: str) -> list[Row]:
         """Messages of one process in the order of its log."""
@@ -36,11 +43,22 @@ class Launch:
         return list({row["step"]: row for row in self.rows.get(family, [])}.values())
 
     @property
+    def fresh(self) -> bool:
+        """Whether its log says that it started from the initial weights."""
+        return any(row["kind"] == "scratch" for row in self.log("orchestrator"))
+
+    @property
+    def steps(self) -> set[int]:
+        """Steps that its logs or rows name as done."""
+        logged = {row["number"] for rows in self.logs.values() for row in rows if row["kind"] == "step"}
+        return logged | {row["step"] for rows in self.rows.values() for row in rows}
+
+    @property
     def started(self) -> float | None:
         """Epoch seconds before which nothing of this attempt happened; None if its log has no dates."""
-        return min(
-            (row["lo"] for rows in self.logs.values() for row in rows if row.get("lo") is not None), default=None
-        )
+        dated = (row["lo"] for rows in self.logs.values() for row in rows if row.get("lo") is not None)
+        first = min(dated, default=None)
+        return max((time for time in (first, self.after) if time is not None), default=None)
 
     @property
     def ended(self) -> float | None:
@@ -57,16 +75,28 @@ def launches(log: Sequence[Row], metrics: Sequence[Row], configured_resume: int 
         log: staged ``prime_log`` rows, by source and line.
         metrics: staged ``prime_metrics`` rows in the order of their file.
         configured_resume: ``resume.step`` of the last attempt's configuration, where no log says it.
+
     """
     found = _from_logs(log)
     from_logs = bool(found)
     if not found:
         found = [Launch(1)]
     _assign_rows(found, metrics, from_logs)
-    if not from_logs and found[-1].resumed_after is None and configured_resume is not None:
-        found[-1].resumed_after = configured_resume
+    last = found[-1]
+    if last.resumed_after is None and not last.fresh and configured_resume is not None:
+        if all(step > configured_resume for step in last.steps):
+            last.resumed_after = configured_resume
     for launch in found:
         _date(launch)
+    for launch in found[1:]:
+        if launch.resumed_after is None:
+            first = min(launch.steps, default=None)
+            launch.origin_unknown = first is None and not launch.fresh
+            launch.resumed_after = 0 if launch.fresh else None if first is None else first - 1
+    for before, launch in pairwise(found):
+        launch.after = max(
+            (row["ts"] for rows in before.rows.values() for row in rows if row["ts"]), default=before.after
+        )
     return found
 
 

@@ -70,11 +70,10 @@ WITH ranked AS (
         PARTITION BY trajectory ORDER BY part = 'effective' DESC, step, source, line, ordinal) AS place
     FROM seen),
 bounds AS (
-    SELECT trajectory, min(step) FILTER (part = 'all') AS arrived_in, min(step) FILTER (part = 'effective') AS first_use,
-           min(step) - 1 + {zero} AS newest,
+    SELECT trajectory, min(step) FILTER (part = 'all') AS arrived_in, min(step) - 1 + {zero} AS newest,
            bool_or(part = 'effective' AND filtered IS NOT TRUE) AS shipped
     FROM seen GROUP BY trajectory)
-SELECT r.* EXCLUDE (place), b.arrived_in, b.first_use, b.newest, b.shipped,
+SELECT r.* EXCLUDE (place), b.arrived_in, b.newest, b.shipped,
        r.v_start IS NULL AND coalesce(e.frozen, false) AS frozen,
        coalesce(l.resumed, 0) AS first_version
 FROM ranked r JOIN bounds b USING (trajectory)
@@ -86,8 +85,9 @@ WHERE r.place = 1 AND (b.shipped OR r.trainable IS NOT FALSE)
 _TURN_VERSIONS = """
 CREATE TEMP VIEW turn_versions AS
 WITH turns AS (
-    SELECT n.*, m.attempt, m.v_start, m.v_end, m.newest, m.frozen, m.first_version, m.form, m.began,
-           coalesce(n.call_start, m.began) AS since, coalesce(n.call_end, m.scored) AS until
+    SELECT n.*, m.attempt, m.v_start, m.v_end, m.newest, m.frozen, m.first_version, m.form, m.shipped, m.clean,
+           coalesce(n.call_start, m.began) AS since,
+           coalesce(n.call_end, m.scored) AS until
     FROM prime_turns n JOIN main m ON n.trajectory = m.trajectory AND n.source = m.source AND n.line = m.line
          AND n.ordinal = m.ordinal),
 dated AS (
@@ -110,18 +110,24 @@ FROM recorded
 
 _SPANS = """
 SELECT trajectory AS trajectory_id, node AS span_index, token_start,
-    CASE WHEN frozen THEN 0 ELSE coalesce(tokens, 0) END AS tokens_lo,
+    -- A rollout of v0.6.0 that was neither filtered nor failed has at least one token in the loss.
+    CASE WHEN frozen THEN 0 ELSE coalesce(tokens, CAST(form = 'rollout' AND shipped AND clean AS INTEGER)) END
+        AS tokens_lo,
     CASE WHEN frozen THEN 0 ELSE tokens END AS tokens_hi,
     CASE WHEN frozen THEN 0
-         WHEN tokens IS NULL OR kept_lo IS NULL THEN 0
+         WHEN tokens IS NULL THEN CAST(form = 'rollout' AND shipped AND clean AS INTEGER)
+         WHEN kept_lo IS NULL THEN 0
          ELSE greatest(0, kept_lo - (tokens - coalesce(weighted, tokens))) END AS loss_tokens_lo,
     CASE WHEN frozen THEN 0 ELSE coalesce(kept_hi, tokens) END AS loss_tokens_hi,
     CASE WHEN frozen THEN NULL WHEN consistent THEN tight_lo ELSE rec_lo END AS version_lo,
     CASE WHEN frozen THEN NULL WHEN consistent THEN tight_hi ELSE rec_hi END AS version_hi,
     form = 'episode' OR form = 'trace' AS monotone,
-    make_timestamp(CAST(round(call_start * 1e6) AS BIGINT)) AS started, make_timestamp(CAST(round(call_end * 1e6) AS BIGINT)) AS ended,
+    make_timestamp(CAST(round(call_start * 1e6) AS BIGINT)) AS started,
+    make_timestamp(CAST(round(call_end * 1e6) AS BIGINT)) AS ended,
     CASE WHEN v_start IS NULL THEN 'inferred' ELSE 'derived' END AS evidence,
-    source, line, CASE WHEN form = 'episode' THEN 'traces[' || ordinal || '].' ELSE '' END || 'nodes[' || node || ']' AS locator
+    source, line,
+    CASE WHEN form = 'rollout' THEN NULL WHEN form = 'episode' THEN 'traces[' || ordinal || '].nodes[' || node || ']'
+         ELSE 'nodes[' || node || ']' END AS locator
 FROM (
     SELECT *,
         -- What is left of a node when its branch is cut at seq_len; exact where its sampled tokens are consecutive.
@@ -163,12 +169,16 @@ FROM main m LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env WHERE grp IS NO
 """
 
 _EVENTS = """
-SELECT line AS seq, make_timestamp(CAST(round(ts * 1e6) AS BIGINT)) AS ts, kind, trajectory AS trajectory_id, grp AS group_id, attempt,
-    v_start AS version_lo, v_start AS version_hi, 'derived' AS evidence, source, line
+SELECT line AS seq, make_timestamp(CAST(round(ts * 1e6) AS BIGINT)) AS ts, kind, trajectory AS trajectory_id,
+    grp AS group_id, attempt, v_start AS version_lo, v_start AS version_hi, 'derived' AS evidence, source, line
 FROM (
-    SELECT line, began AS ts, 'admitted' AS kind, trajectory, grp, attempt, v_start, source FROM main WHERE began IS NOT NULL
+    SELECT line, began AS ts, 'admitted' AS kind, trajectory, grp, attempt, v_start, source FROM main
+    WHERE began IS NOT NULL
     UNION ALL
-    SELECT line, scored, 'finished', trajectory, grp, attempt, NULL, source FROM main WHERE scored IS NOT NULL)
+    SELECT line, generated, 'finished', trajectory, grp, attempt, NULL, source FROM main WHERE generated IS NOT NULL
+    UNION ALL
+    SELECT line, scored, 'enqueued', trajectory, grp, attempt, NULL, source FROM main
+    WHERE scored IS NOT NULL AND clean AND arrived_in IS NOT NULL)
 """
 
 

@@ -53,8 +53,11 @@ _SHOWN = (
 
 @dataclass(frozen=True)
 class Source:
-    """One training environment. ``policy``: its episodes are sampled by the policy (None: not known).
-    ``exact_advantage``: an advantage of zero can be told from rewards alone (GRPO without length penalty)."""
+    """One training environment.
+
+    ``policy``: its episodes are sampled by the policy (None: not known).
+    ``exact_advantage``: an advantage of zero can be told from rewards alone (GRPO without length penalty).
+    """
 
     group_size: int | None = None
     policy: bool | None = None
@@ -96,12 +99,7 @@ class Settings:
 def read_config(run: RunFiles, piece: Piece, syntax: str, sink: Sink) -> None:
     """Stage the orchestrator's section; a file that can't be read becomes a warning."""
     try:
-        if piece.end > MAX_BYTES:
-            raise ValueError(f"larger than {MAX_BYTES >> 20} MiB")
-        data = b"".join(block.data for block in blocks(run, piece))
-        document = orjson.loads(data) if syntax == "json" else tomllib.loads(data.decode("utf-8"))
-        if not isinstance(document, dict):
-            raise ValueError("not an object")  # noqa: TRY004 - one kind of trouble for the caller
+        document = _document(run, piece, syntax)
     except (ValueError, DamagedStream) as error:
         sink.diagnose(
             "warning",
@@ -114,6 +112,16 @@ def read_config(run: RunFiles, piece: Piece, syntax: str, sink: Sink) -> None:
     document = section if isinstance(section, dict) else document
     dumped = orjson.dumps(document, default=str).decode()
     sink.write("prime_config", pa.Table.from_pylist([{"source": piece.source, "document": dumped}], schema=CONFIG))
+
+
+def _document(run: RunFiles, piece: Piece, syntax: str) -> dict[str, Any]:
+    if piece.end > MAX_BYTES:
+        raise ValueError(f"larger than {MAX_BYTES >> 20} MiB")
+    data = b"".join(block.data for block in blocks(run, piece))
+    document = orjson.loads(data) if syntax == "json" else tomllib.loads(data.decode("utf-8"))
+    if not isinstance(document, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - one kind of trouble for the caller
+    return document
 
 
 def settings_from(source: str, document: dict[str, Any]) -> Settings:
@@ -139,8 +147,7 @@ def settings_from(source: str, document: dict[str, Any]) -> Settings:
 
 def _sources(document: dict[str, Any], group_size: int | None) -> dict[str, Source]:
     found = {}
-    for entry in items(dig(document, "train", "source")):
-        entry = table(entry)
+    for entry in map(table, items(dig(document, "train", "source"))):
         name = text(entry.get("name")) or text(dig(entry, "env", "name")) or text(dig(entry, "env", "taskset", "id"))
         if name is None:
             continue

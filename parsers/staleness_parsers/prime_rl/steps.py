@@ -19,8 +19,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Batch:
-    """What the trace files of one attempt say: steps shipped (and of which a line was lost), the last step collected,
-    the newest version a record names."""
+    """What the trace files of one attempt say.
+
+    Steps shipped, those of which a line was lost, the last step collected, the newest version a record names.
+    """
 
     shipped: set[int] = field(default_factory=set)
     damaged: set[int] = field(default_factory=set)
@@ -35,8 +37,10 @@ def write_steps(
     batches: dict[int, Batch],
     updates: dict[int, list[Apply]],
     settings: Settings,
-) -> dict[int, set[int]]:
-    """Write ``steps``, ``constraints`` and the step lines' own figures; return the known steps per attempt.
+) -> tuple[dict[int, set[int]], bool]:
+    """Write ``steps``, ``constraints`` and the step lines' own figures.
+
+    Returns the known steps per attempt, and whether the shipped traces of one are not on disk.
 
     A step is proven by the trainer's row or line, or by its weights: trainer step N makes v{N}, so a version that was
     published (a record ends under it, the engines load it) proves its step, and batch M ships only once v{M-2} is out.
@@ -46,6 +50,7 @@ def write_steps(
     constraints: list[Row] = []
     reported: list[Row] = []
     known: dict[int, set[int]] = {}
+    any_lost = False
     for index, launch in enumerate(found):
         batch = batches[launch.number]
         rows = _step_rows(launch, build, batch, updates[launch.number])
@@ -56,10 +61,9 @@ def write_steps(
         lost = [
             row
             for row in rows
-            if row["completed"]
-            and row["step"] not in batch.shipped
-            and (superseded is None or row["step"] <= superseded)
+            if row["step"] not in batch.shipped and (superseded is None or row["step"] <= superseded)
         ]
+        any_lost = any_lost or bool(lost)
         _diagnose_lost(sink, lost, bool(batch.shipped), settings)
     for table, rows in (("steps", steps), ("constraints", constraints), ("reported", reported)):
         if rows:
@@ -67,7 +71,7 @@ def write_steps(
             kept = pa.schema([column for column in schema if column.name in rows[0]])
             plain = [{**row, **{key: row[key] for key in ("started", "ended") if key in row}} for row in rows]
             sink.write(table, pa.Table.from_pylist(plain, schema=kept))
-    return known
+    return known, any_lost
 
 
 def _restart(launch: Launch) -> int:
@@ -83,6 +87,9 @@ def _step_rows(launch: Launch, build: Build, batch: Batch, updates: Sequence[App
     published = max([batch.newest, floor, *(update.version for update in updates)])
     if build.dialect == "episodes" and batch.shipped:
         published = max(published, max(batch.shipped) - 2)
+    # One absurd version in a damaged record must not invent steps.
+    highest = max([floor, *trained, *lines, *shipped, *shipped_rows, *batch.shipped, batch.collected])
+    published = min(published, highest + 2)
     proven_by_weights = set(range(floor, published)) if build.zero_based else set(range(floor + 1, published + 1))
     found = []
     for step in sorted({*trained, *lines, *shipped, *shipped_rows, *batch.shipped, *proven_by_weights}):
@@ -114,7 +121,7 @@ def _step_rows(launch: Launch, build: Build, batch: Batch, updates: Sequence[App
 
 
 def _sums(launch: Launch, build: Build, constraints: list[Row], reported: list[Row]) -> None:
-    """The step line counts the traces it shipped, and names the largest recorded staleness among them.
+    """Take from step lines how many traces they shipped, and the largest recorded staleness among them.
 
     Recorded staleness is that of the start version, which may be one too new: the true maximum is at most one more.
     Old lines name the level of episodes still running, which bounds nothing that was trained.
@@ -165,7 +172,7 @@ def _figure(place: Row, line: Row, name: str | None, raw_name: str) -> Row:
 
 
 def _diagnose_lost(sink: Sink, lost: list[Row], some_on_disk: bool, settings: Settings) -> None:
-    """A completed step whose shipped traces are not on disk trained tokens nobody can see."""
+    """Report steps whose shipped traces are not on disk: they trained (or may have trained) tokens nobody can see."""
     if not lost:
         return
     if not some_on_disk:
@@ -177,7 +184,7 @@ def _diagnose_lost(sink: Sink, lost: list[Row], some_on_disk: bool, settings: Se
         sink.diagnose(
             "warning",
             "no-traces",
-            f"{len(lost)} completed steps have no file of shipped traces ({switch}): only sums are known of them.",
+            f"{len(lost)} steps have no file of shipped traces ({switch}): only sums are known of them.",
             source=lost[0]["source"],
             line=lost[0]["line"],
             opens="training",
@@ -187,8 +194,7 @@ def _diagnose_lost(sink: Sink, lost: list[Row], some_on_disk: bool, settings: Se
         sink.diagnose(
             "error",
             "batch-missing",
-            f"Step {row['step']} was trained, but rollouts/step_{row['step']}/train/effective/traces.jsonl is missing or "
-            "empty; restore it.",
+            f"Batch {row['step']} was shipped, but its train/effective/traces.jsonl is missing or empty; restore it.",
             source=row["source"],
             line=row["line"],
             opens="training",

@@ -15,7 +15,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Cancelled:
-    """Members cancelled in flight: between ``least`` and ``most`` of them, at ``version``; ``prefix`` of their group."""
+    """Members cancelled in flight: ``least`` to ``most`` of them, at ``version``; ``prefix`` of their group's id."""
 
     attempt: int
     reason: str | None

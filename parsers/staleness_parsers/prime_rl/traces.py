@@ -54,11 +54,14 @@ TRACES = pa.schema(
         ("tokens", pa.int64()),
         ("prompt", pa.int64()),
         ("began", pa.float64()),
+        ("generated", pa.float64()),
         ("scored", pa.float64()),
         ("commit", pa.string()),
     ]
 )
-"""Staged rows of traces (and of episodes that failed without one: ``named`` is false). Times are epoch seconds."""
+"""Staged rows of traces (and of episodes that failed without one: ``named`` is false).
+
+Times are epoch seconds: the episode began, its last request ended, it was scored."""
 
 TURNS = pa.schema(
     [
@@ -103,6 +106,10 @@ class Turn(NamedTuple):
     weighted: int | None
     call_start: float | None
     call_end: float | None
+
+
+_UNKNOWN = Turn(0, 0, None, None, None, None, None, None, None, None)
+"""Stands for all tokens of a record that does not say how many it has."""
 
 
 def read_traces(run: RunFiles, piece: Piece, where: Where, sink: Sink) -> None:
@@ -151,7 +158,7 @@ def _read_line(line: int, data: bytes, cut: bool, where: Where, rows: _Rows) -> 
 
 
 def _damaged(where: Where, rows: _Rows, line: int, message: str) -> None:
-    """A lost line of ``effective`` may have held trained tokens; one of ``all`` only what became of the others."""
+    """Report a lost line: one of ``effective`` may have held trained tokens, one of ``all`` only fates."""
     opens = None if where.role == "eval" else "training" if where.part == "effective" else "fates"
     rows.sink.diagnose("error", "trace-line-damaged", message, source=where.source, line=line, opens=opens)  # type: ignore[arg-type]
     if where.role == "train":
@@ -159,7 +166,7 @@ def _damaged(where: Where, rows: _Rows, line: int, message: str) -> None:
 
 
 def _episode(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> None:
-    """One environment run: the span of versions is the episode's, tokens and outcome are its traces'."""
+    """Take one environment run: the span of versions is the episode's, tokens and outcome are its traces'."""
     work = table(dig(record, "run", "work"))
     if (kind := text(work.get("type"))) is not None and kind != where.role:
         _damaged(where, rows, line, f"A record of {kind!r} work in a folder of {where.role} work; it is left out.")
@@ -194,14 +201,14 @@ def _episode(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> No
                 "clean": False,
                 "error": error or "no trace",
             },
-            [],
+            [_UNKNOWN],
         )
     for ordinal, trace in enumerate(found):
         _trace(trace, line, ordinal, common, error, flag(record.get("ok")), where, rows)
 
 
 def _single_trace(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> None:
-    """A line of v0.7.0-v0.8.0: provenance stands on the trace, and nothing says which version it ended under."""
+    """Take a line of v0.7.0-v0.8.0: provenance stands on the trace, and nothing says which version it ended under."""
     info = table(record.get("info"))
     common = {
         "form": "trace",
@@ -228,7 +235,7 @@ def _trace(
     turns = _turns(trace)
     if turns is None:
         _damaged(where, rows, line, f"traces[{ordinal}]: `nodes` or `calls` has another shape than this format writes.")
-        turns = [Turn(0, 0, None, None, None, None, None, None, None, None)]
+        turns = [_UNKNOWN]
     timing = table(trace.get("timing"))
     began = moment(timing.get("start"))
     own_error = _error(trace)
@@ -251,6 +258,7 @@ def _trace(
             "tokens": None if any(turn.tokens is None for turn in turns) else sum(turn.tokens or 0 for turn in turns),
             "prompt": turns[0].position if turns else None,
             "began": began,
+            "generated": max((turn.call_end for turn in turns if turn.call_end is not None), default=None),
             "scored": moment(dig(timing, "scoring", "end")) or moment(dig(timing, "agent", "end")),
             "commit": text(dig(trace, "verifiers", "commit")),
         },
@@ -259,7 +267,7 @@ def _trace(
 
 
 def _rollout(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> None:
-    """A line of v0.6.0: the whole selected batch with filter marks; tokens are not in it."""
+    """Take a line of v0.6.0: the whole selected batch with filter marks; tokens are not in it."""
     start = whole(record.get("policy_version"))
     identity = text(record.get("rollout_id"))
     example = record.get("example_id")
@@ -280,12 +288,12 @@ def _rollout(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> No
             "filtered": flag(record.get("is_filtered")),
             "reward": number(record.get("reward")),
         },
-        [Turn(0, 0, None, None, None, None, None, None, None, None)],
+        [_UNKNOWN],
     )
 
 
 def _error(record: dict[str, Any]) -> str | None:
-    """The first error as ``type: message``, cut short; None if there is none."""
+    """Return the first error as ``type: message``, cut short; None if there is none."""
     for entry in items(record.get("errors")):
         kind, message = text(dig(entry, "type")) or "error", text(dig(entry, "message")) or ""
         return f"{kind}: {message}"[:200]
@@ -293,7 +301,7 @@ def _error(record: dict[str, Any]) -> str | None:
 
 
 def _reward(rewards: Any) -> float | None:
-    """The reward is the sum of score times weight (guide 5.1); a part that cannot be read makes it unknown."""
+    """Return the sum of score times weight (guide 5.1); a part that cannot be read makes it unknown."""
     total = 0.0
     for entry in table(rewards).values():
         score, weight = number(dig(entry, "score")), number(dig(entry, "weight"))
@@ -304,7 +312,7 @@ def _reward(rewards: Any) -> float | None:
 
 
 def _turns(trace: dict[str, Any]) -> list[Turn] | None:
-    """Turns in the order of their nodes; None if the message graph has another shape than the format's."""
+    """List turns in the order of their nodes; None if the message graph has another shape than the format's."""
     nodes, calls = trace.get("nodes"), trace.get("calls")
     if not isinstance(nodes, list) or not (calls is None or isinstance(calls, list)):
         return None
@@ -354,7 +362,7 @@ def _is_list(node: dict[str, Any], key: str) -> bool:
 
 
 def _position(parent: Any, positions: list[int | None], lengths: list[int | None]) -> int | None:
-    """Tokens before a node on its path from the root; parents stand before their children."""
+    """Count the tokens before a node on its path from the root; parents stand before their children."""
     if parent is None:
         return 0
     if not isinstance(parent, int) or not 0 <= parent < len(positions):
@@ -364,7 +372,7 @@ def _position(parent: Any, positions: list[int | None], lengths: list[int | None
 
 
 def _weighted(weights: Any, mask: list[Any] | None, sampled: int | None) -> int | None:
-    """Sampled tokens with a loss weight; weights are laid out like the mask or like its true entries (guide 5.1)."""
+    """Count sampled tokens with a loss weight; weights are laid out like the mask or like its true entries."""
     if not isinstance(weights, list) or not weights or mask is None or sampled is None:
         return None
     if len(weights) == len(mask):

@@ -9,7 +9,7 @@ _INT32 = 2**31
 
 
 def whole(value: Any) -> int | None:
-    """An integer (also ``3.0``) that fits a version or a count of a file; anything else is None."""
+    """Return an integer (also ``3.0``) that fits a version or a count of a file; anything else is None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
@@ -18,35 +18,35 @@ def whole(value: Any) -> int | None:
 
 
 def number(value: Any) -> float | None:
-    """A finite number as float; anything else is None."""
+    """Return a finite number as float; anything else is None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
 def moment(value: Any) -> float | None:
-    """Epoch seconds; the framework writes 0.0 for a phase that was not run, which is None here."""
+    """Return epoch seconds; the framework writes 0.0 for a phase that was not run, which is None here."""
     seconds = number(value)
     return seconds if seconds is not None and 0 < seconds < 1e11 else None
 
 
 def text(value: Any) -> str | None:
-    """A non-empty string, else None."""
+    """Return a non-empty string, else None."""
     return value if isinstance(value, str) and value else None
 
 
 def flag(value: Any) -> bool | None:
-    """A truth value, else None."""
+    """Return a truth value, else None."""
     return value if isinstance(value, bool) else None
 
 
 def table(value: Any) -> dict[str, Any]:
-    """An object, or an empty one in place of anything else."""
+    """Return an object, or an empty one in place of anything else."""
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any) -> list[Any]:
-    """A list, or an empty one in place of anything else."""
+    """Return a list, or an empty one in place of anything else."""
     return value if isinstance(value, list) else []
 
 
