@@ -63,7 +63,8 @@ class Piece:
 class RunFiles:
     """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
 
-    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same.
+    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the user
+    says that the logs don't; rows that rest on it have the evidence ``assumed``.
     """
 
     root: Path
@@ -71,6 +72,7 @@ class RunFiles:
     is_directory: bool = True
     skipped: tuple[tuple[str, str], ...] = ()
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
+    assume: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def _by_source(self) -> dict[str, RunFile]:

@@ -15,12 +15,13 @@ import json
 import multiprocessing
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def _ingest(
     units = list(parser.plan(run))
     keys = [_unit_key(parser, unit) for unit in units]
     inputs = _inputs(run, units)
-    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files)])
+    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files), run.assume])
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
@@ -210,9 +211,24 @@ def _load_old(folder: Path, parser: Parser) -> Dataset | None:
     return old if old.manifest["identity"] == _identity(parser) else None
 
 
+@cache
 def _identity(parser: Parser) -> str:
-    schemas = _digest({name: [str(column) for column in schema] for name, schema in SCHEMAS.items()})
-    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, tables {schemas[:8]}"
+    """What made a part, besides its input: another parser, version, schema or code makes other parts."""
+    schemas = {name: [str(column) for column in schema] for name, schema in SCHEMAS.items()}
+    code = sorted(_sources_of(type(parser).__module__) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
+    digest = _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])
+    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {digest[:8]}"
+
+
+def _sources_of(module: str) -> set[Path]:
+    """Python files of a module, or of the folder it is a package of (``a.b.c`` in folder ``b``: all of ``b``)."""
+    loaded = sys.modules.get(module)
+    file = getattr(loaded, "__file__", None)
+    if file is None:
+        return set()
+    parent = module.rpartition(".")[0]
+    in_folder = Path(file).name == "__init__.py" or "." in parent
+    return set(Path(file).parent.glob("*.py")) if in_folder else {Path(file)}
 
 
 def _digest(value: Any) -> str:
@@ -350,7 +366,7 @@ def _assemble(
         "tool_version": __version__,
         "identity": _identity(parser),
         "key": key,
-        "run": str(run.root),
+        "run": str(run.root if run.is_directory else run.files[0].path),
         "parser": parser.name,
         "parser_version": parser.version,
         "detected_by": list(choice.detection.evidence),

@@ -122,7 +122,8 @@ class RunFacts:
 
     ``unit``: what one version counts, in the framework's words (DESIGN section 2). ``unseen``: classes of fates that
     this run's logs cannot show at all (``dropped``, ``cancelled``, ``lost``, ``pending``): their upper ends stay open.
-    ``groups_per_step``: B in groups, for ``stoppable_at`` L1. ``min_version``: oldest version there can be (usually 0).
+    ``groups_per_step``: B in groups, for ``stoppable_at`` L1. ``replay``: whether a trajectory can be trained in more
+    than one step, so that a use without identity need not be a trajectory of its own.
     """
 
     framework: str
@@ -137,6 +138,7 @@ class RunFacts:
     unseen: frozenset[str] = frozenset()
     hints: Sequence[Hint] = ()
     groups_per_step: int | None = None
+    replay: bool = False
 
 
 class Sink(Protocol):
@@ -189,7 +191,11 @@ class Staged(Protocol):
 
 @runtime_checkable
 class Parser(Protocol):
-    """One log format. ``card`` describes it for ``staleness-audit frameworks`` and the documentation."""
+    """One log format. ``card`` describes it for ``staleness-audit frameworks`` and the documentation.
+
+    Optional attributes: ``assumptions`` (a dict from the keys of ``--assume`` that ``finish`` looks up in
+    ``run.assume`` to what they mean) and ``uses_processes`` (False = units are read in this process).
+    """
 
     name: str
     version: str

@@ -47,6 +47,8 @@ from staleness_audit.readers.json_lines import BadLine, read_json_lines
 
 FORMAT = "staleness-events/1"
 PATTERN = "*.staleness.jsonl"
+SPANS_PER_LINE = 1 << 20
+"""Room in ``span_index`` for the runs of one ``versions`` list."""
 
 _NUMBERS = ("n", "attempt", "step", "multiplicity", "prompt_tokens", "waited_us", "updates", "trajectories", "resumed_after")
 _INTERVALS = ("version", "tokens", "loss_tokens", "multiplicity", "staleness")
@@ -389,7 +391,7 @@ _QUERIES = (
     ),
     (
         "spans",
-        f"""SELECT trajectory_id, n AS span_index, {_ends("tokens")}, {_ends("loss_tokens")}, {_ends("version")},
+        f"""SELECT trajectory_id, n * {SPANS_PER_LINE} AS span_index, {_ends("tokens")}, {_ends("loss_tokens")}, {_ends("version")},
                    monotone, {_STARTED}, coalesce({_time("ended")}, {_time("ts")}) AS ended, worker, {_PLACE}
             FROM events_ WHERE kind = 'span' AND versions IS NULL""",
     ),
@@ -424,7 +426,7 @@ _QUERIES = (
                   ON trajectories, loss_tokens INTO NAME quantity VALUE value)""",
     ),
 )
-"""Which rows of which table a line becomes. ``span_index`` is the line number of the writer: it orders, with gaps."""
+"""Which rows of which table a line becomes. ``span_index`` follows the writer's line numbers: it orders, with gaps."""
 
 
 def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
@@ -452,16 +454,17 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
         frame.drop("versions").with_row_index("row"), on="row", how="left", maintain_order="left"
     ).with_columns(pl.int_range(pl.len()).over("row").alias("nth"), pl.len().over("row").alias("runs"))
     others = pl.col("all_tokens") - pl.col("tokens")
+    counted = pl.when(pl.col("loss_tokens").is_not_null())
     sink.write(
         "spans",
         spans.select(
             "trajectory_id",
-            # Runs of one line share its number; the fraction that orders them is carried in the low bits.
-            (pl.col("n").fill_null(0).cast(pl.Int64) * 1 + pl.col("nth")).alias("span_index"),
+            # Lists take one number of the writer for many spans, so their spans are numbered finer than lines are.
+            (pl.col("n").fill_null(0).cast(pl.Int64) * SPANS_PER_LINE + pl.col("nth")).alias("span_index"),
             pl.col("tokens").alias("tokens_lo"),
             pl.col("tokens").alias("tokens_hi"),
-            pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0)).cast(pl.Int64).alias("loss_tokens_lo"),
-            pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens")).cast(pl.Int64).alias("loss_tokens_hi"),
+            counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0))).cast(pl.Int64).alias("loss_tokens_lo"),
+            counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens"))).cast(pl.Int64).alias("loss_tokens_hi"),
             pl.col("versions").alias("version_lo"),
             pl.col("versions").alias("version_hi"),
             pl.coalesce("ended", "ts").alias("ended"),
@@ -567,6 +570,7 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: 
         signs=_signs(staged),
         hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')] if bound is None else [],
         groups_per_step=_whole(first.get("groups_per_step")),
+        replay=True,
     )
 
 

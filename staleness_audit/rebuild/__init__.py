@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -22,6 +23,9 @@ import pyarrow as pa
 
 from staleness_audit.engine import create_view, literal
 from staleness_audit.ingest import Dataset
+
+
+STEP_RANGE = (-(2**31), 2**31 - 1)
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,18 @@ class Rebuilt:
         return connection
 
 
-def rebuild(dataset: Dataset, progress: Callable[[int, int, str], None] | None = None) -> Rebuilt:
-    """Run the modules over a dataset, or return what an earlier run over the same tables left."""
-    code = sha256("\0".join(module.sql for module in modules()).encode()).hexdigest()[:8]
+def rebuild(
+    dataset: Dataset,
+    steps: tuple[int | None, int | None] = (None, None),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Rebuilt:
+    """Run the modules over a dataset, or return what an earlier run over the same tables left.
+
+    ``steps``: first and last training step that count (the framework's numbers, None = no limit). Trajectories trained
+    only in other steps are left out; those that were never trained are all kept.
+    """
+    first, last = (STEP_RANGE[0] if steps[0] is None else steps[0]), (STEP_RANGE[1] if steps[1] is None else steps[1])
+    code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
     folder = dataset.folder / ".rebuilt" / f"{dataset.key}-{code}"
     rebuilt = Rebuilt(dataset, folder)
     if folder.exists():
@@ -92,7 +105,7 @@ def rebuild(dataset: Dataset, progress: Callable[[int, int, str], None] | None =
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     with dataset.connect() as connection:
-        connection.register("attempts", _attempts(dataset))
+        _prepare(connection, dataset, first, last)
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
@@ -101,10 +114,37 @@ def rebuild(dataset: Dataset, progress: Callable[[int, int, str], None] | None =
                 target = literal(str(aside / f"{module.product}.parquet"))
                 connection.execute(f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
     for other in folder.parent.iterdir():
-        if other != aside:
+        if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
     return rebuilt
+
+
+@contextmanager
+def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Rebuild a few trajectories by themselves and yield a connection with *all* products of just these.
+
+    The products that sum over the whole run (classes, occupancy) are left out.
+    """
+    with rebuilt.dataset.connect() as connection:
+        _prepare(connection, rebuilt.dataset, *STEP_RANGE)
+        connection.register("wanted", pa.table({"trajectory_id": pa.array(list(trajectories), pa.string())}))
+        for table in ("trajectories", "spans", "uses", "events"):
+            connection.execute(
+                f'CREATE TEMP TABLE {table} AS SELECT * FROM memory.main."{table}" WHERE trajectory_id IN (SELECT trajectory_id FROM wanted)'
+            )
+        for module in modules():
+            if module.product.endswith("_lives") or not module.published:
+                connection.execute(f"CREATE TEMP TABLE {module.product} AS {module.sql}")
+        yield connection
+
+
+def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
+    """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
+    connection.register("attempts", _attempts(dataset))
+    connection.register("facts", pa.table({"replay": [bool(dataset.facts.get("replay", False))]}))
+    connection.execute(f"SET VARIABLE first_step = {int(first)}::BIGINT")
+    connection.execute(f"SET VARIABLE last_step = {int(last)}::BIGINT")
 
 
 def _attempts(dataset: Dataset) -> pa.Table:

@@ -1,7 +1,7 @@
 -- Product: step_lives
 -- Publish: yes
 -- Grain: one row per training step of an attempt, also of steps that only a use mentions.
--- From: steps, uses, attempts.
+-- From: steps, uses, constraints, attempts.
 -- Columns:
 --   attempt, step            the step, in the framework's numbering
 --   v_train_lo, v_train_hi   version its weights start from (null = not known)
@@ -11,6 +11,9 @@
 --   certain                  it completed and no later attempt can have rolled it back
 --   possible                 it may count: not known to be incomplete or rolled back
 --   rolled_back              a later attempt resumed before it
+--   stated_lo, stated_hi     trajectories the log says it trained (null = not said)
+--   stated_loss_lo, stated_loss_hi       loss tokens the log says it trained
+--   stated_max_lo, stated_max_hi         largest token staleness the log proves for it
 WITH merged AS (
     SELECT
         attempt,
@@ -33,6 +36,19 @@ WITH merged AS (
     WHERE step IS NOT NULL
     GROUP BY attempt, step
 ),
+stated AS (
+    SELECT
+        coalesce(attempt, 0) AS attempt,
+        step,
+        max(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'ge'))::BIGINT AS stated_lo,
+        min(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'le'))::BIGINT AS stated_hi,
+        max(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'ge'))::BIGINT AS stated_loss_lo,
+        min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le'))::BIGINT AS stated_loss_hi,
+        max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge'))::INTEGER AS stated_max_lo,
+        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi
+    FROM constraints
+    GROUP BY ALL
+),
 judged AS (
     SELECT
         merged.*,
@@ -48,5 +64,6 @@ SELECT
     attempt, step, v_train_lo, v_train_hi, started, ended, waited_us, updates,
     coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AS certain,
     coalesce(completed, true) AND NOT rolled_back AS possible,
-    rolled_back
-FROM judged
+    rolled_back,
+    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi
+FROM judged LEFT JOIN stated USING (attempt, step)

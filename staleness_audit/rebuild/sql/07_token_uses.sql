@@ -17,7 +17,7 @@ WITH joined AS (
         use_rows.staleness_hi AS use_lag_hi,
         CASE WHEN use_rows.span_index IS NULL THEN use_rows.loss_lo END AS use_loss_lo,
         CASE WHEN use_rows.span_index IS NULL THEN use_rows.loss_hi END AS use_loss_hi,
-        v_train_lo, v_train_hi, version_lo, version_hi, v_end_lo, v_end_hi,
+        v_train_lo, v_train_hi, stated_max_hi, version_lo, version_hi, v_end_lo, v_end_hi,
         -- A logged total over several spans leaves each span what the others can't hold.
         CASE
             WHEN use_rows.loss_lo IS NULL THEN coalesce(token_spans.loss_lo, 0)
@@ -40,7 +40,7 @@ SELECT
     loss_hi,
     greatest(v_train_lo - coalesce(version_hi, v_train_lo), 0) AS staleness_lo,
     -- Nothing is older than the first policy; a span newer than its step is nonsense that proves nothing.
-    CASE WHEN version_lo > v_train_hi THEN v_train_hi ELSE least(v_train_hi - coalesce(version_lo, 0), use_lag_hi) END AS staleness_hi,
+    CASE WHEN version_lo > v_train_hi THEN v_train_hi ELSE least(v_train_hi - coalesce(version_lo, 0), use_lag_hi, stated_max_hi) END AS staleness_hi,
     greatest(coalesce(v_end_lo, 0) - coalesce(version_hi, v_end_lo, 0), 0) AS flight_lo,
     -- greatest() passes over nulls, and an open end must stay open.
     CASE WHEN v_end_hi IS NOT NULL THEN greatest(v_end_hi - coalesce(version_lo, 0), 0) ELSE v_train_hi - coalesce(version_lo, 0) END AS flight_hi,

@@ -3,7 +3,7 @@
 -- Grain: one row per use: one trajectory in one training step that counts or may count.
 -- From: token_uses, members.
 -- Columns:
---   key, trajectory_id, group_id, grouped
+--   key, trajectory_id, group_id, grouped, anonymous
 --   attempt, step
 --   certain                     the step counts for certain
 --   multiplicity_lo, multiplicity_hi   trajectories the row stands for
@@ -40,7 +40,7 @@ WITH summed AS (
     GROUP BY key, attempt, step
 )
 SELECT
-    summed.key, trajectory_id, group_id, grouped, summed.attempt, step, certain, multiplicity_lo, multiplicity_hi,
+    summed.key, trajectory_id, group_id, grouped, anonymous, summed.attempt, step, certain, multiplicity_lo, multiplicity_hi,
     loss_lo, loss_hi,
     greatest(staleness_lo, use_lag_lo) AS staleness_lo,
     CASE WHEN staleness_hi IS NULL THEN use_lag_hi ELSE least(staleness_hi, use_lag_hi) END AS staleness_hi,

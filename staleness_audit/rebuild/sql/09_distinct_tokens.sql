@@ -4,7 +4,7 @@
 -- Columns:
 --   key
 --   trained                       some use counts for certain
---   staleness_lo, staleness_hi    of its worst use with loss tokens (hi null = open)
+--   staleness_lo, staleness_hi    of its worst use, whichever of them count (hi null = open)
 --   staleness_sure                some use that counts for certain surely has a loss token
 --   worst_sure_lo                 largest lower end over the uses that count for certain and surely have loss tokens
 --   trained_lo, trained_hi        sampled tokens that took part in training at least once
@@ -13,7 +13,7 @@ WITH per_use AS (
         key,
         count(*) AS uses,
         bool_or(certain) AS trained,
-        max(staleness_lo) AS staleness_lo,
+        min(staleness_lo) AS staleness_lo,
         CASE WHEN count(*) FILTER ((loss_hi IS NULL OR loss_hi > 0) AND staleness_hi IS NULL) = 0 THEN max(staleness_hi) END AS staleness_hi,
         bool_or(certain AND loss_lo > 0) AS staleness_sure,
         max(staleness_lo) FILTER (certain AND loss_lo > 0) AS worst_sure_lo,

@@ -20,6 +20,12 @@ WITH rolled AS (
     JOIN step_lives ON coalesce(uses.attempt, 0) = step_lives.attempt AND uses.step = step_lives.step AND step_lives.rolled_back
     JOIN members USING (trajectory_id)
 ),
+elsewhere AS (
+    -- An audit of some steps leaves out what was trained in others.
+    SELECT DISTINCT members.key
+    FROM uses JOIN members USING (trajectory_id)
+    WHERE uses.step NOT BETWEEN getvariable('first_step') AND getvariable('last_step')
+),
 last_attempt AS (SELECT max(attempt) AS attempt FROM attempts)
 SELECT
     members.* EXCLUDE (training),
@@ -56,3 +62,4 @@ LEFT JOIN distinct_tokens ON members.key = distinct_tokens.key
 LEFT JOIN life_events ON members.key = life_events.key
 LEFT JOIN rolled ON members.key = rolled.key
 WHERE members.training
+  AND (distinct_tokens.key IS NOT NULL OR members.key NOT IN (SELECT key FROM elsewhere))

@@ -1,7 +1,7 @@
 -- Product: token_classes
 -- Publish: yes
 -- Grain: one row per training step and staleness interval of loss tokens.
--- From: token_uses, members.
+-- From: token_uses, members, residual_uses.
 -- Columns:
 --   attempt, step, certain
 --   staleness_lo, staleness_hi   (hi null = open)
@@ -13,3 +13,7 @@ SELECT
 FROM token_uses JOIN members USING (key)
 WHERE loss_hi IS NULL OR loss_hi > 0
 GROUP BY token_uses.attempt, step, certain, staleness_lo, staleness_hi
+UNION ALL
+SELECT attempt, step, certain, 0, staleness_hi, loss_lo, loss_hi
+FROM residual_uses
+WHERE loss_hi IS NULL OR loss_hi > 0

@@ -1,7 +1,7 @@
 -- Product: worst_classes
 -- Publish: yes
 -- Grain: one row per staleness interval of trajectories (by their worst use) and of groups (by their worst member).
--- From: trajectory_lives.
+-- From: trajectory_lives, residual_uses.
 -- Columns:
 --   of                           'trajectories' or 'groups'
 --   sure                         surely trained with a loss token
@@ -32,3 +32,12 @@ FROM (
     GROUP BY group_id
 )
 GROUP BY sure, sure_lo, staleness_lo, staleness_hi
+UNION ALL
+-- Missing uses: as many trajectories at most, and as many groups.
+SELECT
+    "of", false, NULL, 0, staleness_hi,
+    CASE WHEN "of" = 'trajectories' THEN sum(distinct_lo) ELSE 0 END::BIGINT,
+    CASE WHEN count(trajectories_hi) = count(*) THEN sum(trajectories_hi)::BIGINT END
+FROM residual_uses CROSS JOIN (VALUES ('trajectories'), ('groups')) AS kinds("of")
+WHERE loss_hi IS NULL OR loss_hi > 0
+GROUP BY "of", staleness_hi

@@ -1,7 +1,7 @@
 -- Product: fate_classes
 -- Publish: yes
 -- Grain: one row per set of possible fates.
--- From: trajectory_lives.
+-- From: trajectory_lives, residual_uses.
 -- Columns:
 --   fates                                   possible fates as `kind:reason`; one = certain
 --   trajectories_lo, trajectories_hi        how many (hi null = open)
@@ -17,3 +17,15 @@ SELECT
     CASE WHEN count(least(trained_hi, tokens_hi)) = count(*) THEN sum(least(trained_hi, tokens_hi))::BIGINT END AS trained_hi
 FROM trajectory_lives
 GROUP BY fates
+UNION ALL
+SELECT
+    CASE WHEN certain THEN ['trained:'] ELSE ['trained:', 'unknown:'] END,
+    sum(distinct_lo)::BIGINT,
+    CASE WHEN count(trajectories_hi) = count(*) THEN sum(trajectories_hi)::BIGINT END,
+    -- Whether the missing tokens were sampled by trajectories of this run that count elsewhere is open only with replay.
+    CASE WHEN bool_or(distinct_lo > 0) THEN sum(loss_lo) ELSE 0 END::BIGINT,
+    NULL,
+    CASE WHEN bool_or(distinct_lo > 0) THEN sum(loss_lo) ELSE 0 END::BIGINT,
+    CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END
+FROM residual_uses
+GROUP BY certain

@@ -1,7 +1,7 @@
 -- Product: findings
 -- Publish: yes
 -- Grain: one row per kind of contradiction between what different rows of the logs say.
--- From: use_lives, steps, members, spans, attempts.
+-- From: use_lives, step_lives, steps, token_spans, trajectory_lives.
 -- Columns:
 --   code, severity, message, opens   as in the table diagnostics
 --   cases                            how often
@@ -22,3 +22,26 @@ UNION ALL
 SELECT 'trained-without-tokens', 'warning',
     'Trajectories were trained of which no tokens are logged; how many and how old they are is not known.', NULL, count(*), NULL, NULL, min(trajectory_id)
 FROM use_lives WHERE loss_hi IS NULL AND NOT EXISTS (SELECT 1 FROM token_spans WHERE token_spans.key = use_lives.key) HAVING count(*) > 0
+UNION ALL
+SELECT 'more-trained-than-stated', 'error',
+    'More trajectories are logged as trained in a step than the step says it trained.', 'training', count(*), NULL, NULL, 'step ' || min(step)
+FROM (
+    SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, sum(multiplicity_lo) AS uses
+    FROM use_lives JOIN step_lives USING (attempt, step)
+    GROUP BY ALL
+) WHERE uses > stated_hi HAVING count(*) > 0
+UNION ALL
+SELECT 'tokens-do-not-add-up', 'error',
+    'The loss tokens logged for the trajectories of a step are not as many as the step says it trained.', 'training', count(*), NULL, NULL, 'step ' || min(step)
+FROM (
+    SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, any_value(stated_loss_lo) AS stated_loss_lo,
+        any_value(stated_loss_hi) AS stated_loss_hi, sum(multiplicity_lo) AS uses, sum(loss_lo) AS loss_lo,
+        CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi) END AS loss_hi
+    FROM use_lives JOIN step_lives USING (attempt, step)
+    GROUP BY ALL
+) WHERE loss_lo > stated_loss_hi OR (uses = stated_hi AND loss_hi < stated_loss_lo) HAVING count(*) > 0
+UNION ALL
+SELECT 'tokens-not-conserved', 'error',
+    'The tokens of the trajectories do not add up to the tokens of the spans.', 'training', 1, NULL, NULL, NULL
+FROM (SELECT sum(tokens_lo) AS tokens FROM token_spans) AS all_spans, (SELECT sum(tokens_lo) AS tokens FROM trajectory_lives) AS lives
+WHERE all_spans.tokens <> lives.tokens AND getvariable('first_step') < -1000000000

@@ -1,0 +1,161 @@
+"""The audit as a Python function, with the same power as the command line (the heart: it joins the stations)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from staleness_audit import plugins
+from staleness_audit.check.checker import Gate, check
+from staleness_audit.check.story import Story, tell
+from staleness_audit.discovery import discover
+from staleness_audit.errors import AuditError
+from staleness_audit.ingest import Dataset, default_tables, ingest
+from staleness_audit.rebuild import Rebuilt, modules, rebuild
+from staleness_audit.tables import SCHEMAS
+
+Progress = Callable[[int, int, str], None]
+Steps = tuple[int | None, int | None]
+
+
+def load(
+    path: str | Path,
+    *,
+    framework: str | None = None,
+    tables: str | Path | None = None,
+    assume: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """Find, detect and ingest a run; a folder of tables is opened as it is.
+
+    Args:
+        path: a run's directory or file, or a folder that ``ingest`` wrote.
+        framework: name of the parser, instead of detection.
+        tables: folder for the event tables; default: a cache below the current directory.
+        assume: what the logs don't say, by the parser's own keys.
+        progress: called with (done, total, what) as units are read.
+
+    Raises:
+        AuditError: nothing readable, nothing recognised, or several frameworks at once.
+    """
+    path = Path(path)
+    if framework is None and tables is None and (path / "run.json").is_file() and (path / ".parts").is_dir():
+        return Dataset.load(path)
+    run = discover(path)
+    run.assume = dict(assume or {})
+    choice = plugins.choose(run, framework)
+    name = choice.parser.name if run.is_directory else f"{choice.parser.name} {path.name}"
+    known = getattr(choice.parser, "assumptions", {})
+    if unknown := sorted(set(run.assume) - set(known)):
+        takes = ", ".join(known) or "nothing"
+        raise AuditError(f"The {choice.parser.name} parser knows no assumption {', '.join(unknown)}; it takes {takes}.")
+    folder = Path(tables) if tables is not None else default_tables(run, name)
+    return ingest(run, choice, folder, progress=progress)
+
+
+def audit(
+    path: str | Path,
+    bound: int | None = None,
+    *,
+    framework: str | None = None,
+    steps: Steps = (None, None),
+    tables: str | Path | None = None,
+    gate: Gate | None = None,
+    worst: int = 10,
+    assume: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> AuditResult:
+    """Audit one run: was every trained token within the bound, and what did it cost?
+
+    Args:
+        path: the run's directory or file, or a folder of tables.
+        bound: largest allowed ``v_train - v_gen``; None takes the one in the run's configuration.
+        framework: name of the parser, instead of detection.
+        steps: first and last training step that count (None = no limit).
+        tables: folder for the event tables; default: a cache below the current directory.
+        gate: when the run counts as failed.
+        worst: how many violations to tell with their story.
+        assume: what the logs don't say, by the parser's own keys.
+        progress: called with (done, total, what).
+
+    Raises:
+        AuditError: the run cannot be audited; the message says what to do.
+    """
+    if bound is not None and bound < 0:
+        raise AuditError(f"The bound is {bound}; it is a number of versions, 0 or more.")
+    dataset = load(path, framework=framework, tables=tables, assume=assume, progress=progress)
+    rebuilt = rebuild(dataset, steps, progress)
+    return AuditResult(rebuilt, check(rebuilt, bound, gate=gate, worst=worst))
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """An audited run. ``data`` is the document of ``--format json``; tables and products are at hand as frames."""
+
+    rebuilt: Rebuilt
+    data: dict[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """``pass``, ``fail``, ``inconclusive`` or ``no-bound``."""
+        return str(self.data["verdict"])
+
+    @property
+    def bound(self) -> int | None:
+        """The bound that was judged, in versions."""
+        value: int | None = self.data["bound"]["value"]
+        return value
+
+    @property
+    def exit_code(self) -> int:
+        """What the command would exit with."""
+        return int(self.data["gate"]["exit"])
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names that ``table`` and ``sql`` know: event tables and published products."""
+        return (*SCHEMAS, *(module.product for module in modules() if module.published))
+
+    def table(self, name: str) -> pl.LazyFrame:
+        """Return an event table or product as a Polars lazy frame; ``KeyError`` for an unknown name."""
+        if name in SCHEMAS:
+            return self.rebuilt.dataset.scan(name)
+        if name not in self.tables:
+            raise KeyError(f"no table or product {name!r}; there are {', '.join(self.tables)}")
+        return pl.scan_parquet(self.rebuilt.part(name))
+
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """A DuckDB connection with a view per table and product, opened once and kept."""
+        return self.rebuilt.connect()
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """Run a query over tables and products."""
+        return self.connection.sql(query)
+
+    def explain(self, trajectory_id: str | None = None) -> Story:
+        """Tell the life of a trajectory; None takes the worst violation.
+
+        Raises:
+            AuditError: there is no such trajectory, or nothing violates the bound.
+        """
+        if trajectory_id is None:
+            worst = self.data["violations"]["worst"] or []
+            if not worst:
+                raise AuditError("No trajectory exceeds the bound, so there is no worst one; name a trajectory.")
+            trajectory_id = str(worst[0]["trajectory_id"])
+        return tell(self.rebuilt, trajectory_id, self.bound)
+
+    def __repr__(self) -> str:
+        """One line: framework, verdict, bound, observed staleness."""
+        run, largest = self.data["run"], self.data["staleness"]["max"]
+        return (
+            f"<AuditResult {run['framework']}: {self.verdict}, bound {self.bound}, "
+            f"staleness {largest['lo']}..{'?' if largest['hi'] is None else largest['hi']}>"
+        )

@@ -1,0 +1,179 @@
+"""Closed intervals with open ends, and what spreads of uncertain counts over uncertain values imply (DESIGN section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Interval:
+    """``[lo, hi]``; None is an open end. ``Interval.exact(n)`` is ``[n, n]``."""
+
+    lo: float | None
+    hi: float | None
+
+    @classmethod
+    def exact(cls, value: float) -> Interval:
+        """Return the interval that holds only ``value``."""
+        return cls(value, value)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether both ends are known and equal."""
+        return self.lo is not None and self.lo == self.hi
+
+    def __add__(self, other: Interval) -> Interval:
+        """Sum of two independent quantities."""
+        return Interval(_plus(self.lo, other.lo), _plus(self.hi, other.hi))
+
+    def __contains__(self, value: float) -> bool:
+        """Whether ``value`` lies inside."""
+        return (self.lo is None or self.lo <= value) and (self.hi is None or value <= self.hi)
+
+    def open_above(self, lost: bool = True) -> Interval:
+        """Return it without an upper end if ``lost``."""
+        return Interval(self.lo, None) if lost else self
+
+    def json(self) -> dict[str, float | None]:
+        """``{"lo": x, "hi": y}``; whole numbers stay whole."""
+        return {"lo": _tidy(self.lo), "hi": _tidy(self.hi)}
+
+
+NOTHING = Interval.exact(0)
+UNKNOWN = Interval(None, None)
+
+
+def total(parts: Iterable[Interval]) -> Interval:
+    """Sum of any number of intervals."""
+    result = NOTHING
+    for part in parts:
+        result = result + part
+    return result
+
+
+@dataclass(frozen=True)
+class Class:
+    """Between ``n_lo`` and ``n_hi`` members, each with a value in ``[lo, hi]`` (None = open end)."""
+
+    lo: float
+    hi: float | None
+    n_lo: int
+    n_hi: int | None
+
+
+def mean(classes: Sequence[Class]) -> Interval:
+    """Tightest interval of the mean value over all members; open where values or counts are."""
+    return Interval(_extreme_mean(classes, low=True), _extreme_mean(classes, low=False))
+
+
+def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
+    """Smallest (or largest) possible mean: the members that pull it that way are many, all others few.
+
+    Sorting by value, the extreme is reached where a prefix takes its upper and the rest its lower count.
+    """
+    if not any(item.n_hi is None or item.n_hi > 0 for item in classes):
+        return None
+    ends = [(item.lo if low else item.hi, item.n_lo, item.n_hi) for item in classes]
+    if any(value is None and (most is None or most > 0) for value, _, most in ends):
+        return None
+    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), reverse=not low)
+    count = sum(least for _, least, _ in ordered)
+    weight = sum(Fraction(value) * least for value, least, _ in ordered)
+    best = weight / count if count else None
+    for value, least, most in ordered:
+        if most is None:
+            # Arbitrarily many members of this value pull the mean all the way to it.
+            reached: Fraction | None = Fraction(value)
+            best = reached if best is None or (reached < best) == low else best
+            break
+        count += most - least
+        weight += Fraction(value) * (most - least)
+        if count:
+            reached = weight / count
+            if best is None or (reached < best if low else reached > best):
+                best = reached
+    return None if best is None else float(best)
+
+
+def quantile(classes: Sequence[Class], share: float) -> Interval:
+    """Tightest interval of the smallest value that at least ``share`` of the members do not exceed."""
+    present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
+    if not present:
+        return UNKNOWN
+    wanted = Fraction(share).limit_denominator(1000)
+    return Interval(_quantile_low(present, wanted), _quantile_high(present, wanted))
+
+
+def _quantile_low(classes: Sequence[Class], share: Fraction) -> float | None:
+    """Smallest x for which it is possible that enough members are <= x."""
+    values = sorted({item.lo for item in classes})
+    for x in values:
+        below = [item for item in classes if item.lo <= x]
+        if any(item.n_hi is None for item in below):
+            return x
+        most = sum(item.n_hi or 0 for item in below)
+        others = sum(item.n_lo for item in classes if item.lo > x)
+        if most and Fraction(most, most + others) >= share:
+            return x
+    return values[-1]
+
+
+def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
+    """Smallest x for which it is certain that enough members are <= x."""
+    values = sorted({item.hi for item in classes if item.hi is not None})
+    for x in values:
+        fewest = sum(item.n_lo for item in classes if item.hi is not None and item.hi <= x)
+        above = [item for item in classes if item.hi is None or item.hi > x]
+        if any(item.n_hi is None for item in above):
+            continue
+        others = sum(item.n_hi or 0 for item in above)
+        if not others or (fewest and Fraction(fewest, fewest + others) >= share):
+            return x
+    return None
+
+
+def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[dict[str, Any]]:
+    """Rows ``{"staleness": n, name: I}`` for every n that some member may have; ``lost`` opens their upper ends.
+
+    Values without an upper end make a last row ``"or_more": true``.
+    """
+    present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
+    finite = [int(item.hi) for item in present if item.hi is not None]
+    top = max([*finite, *(int(item.lo) for item in present)], default=-1)
+    lows = [0] * (top + 2)
+    highs = [0] * (top + 2)
+    opens = [0] * (top + 2)
+    for item in present:
+        last = top if item.hi is None else int(item.hi)
+        if item.lo == item.hi:
+            lows[int(item.lo)] += item.n_lo
+        highs[int(item.lo)] += item.n_hi or 0
+        highs[last + 1] -= item.n_hi or 0
+        if item.n_hi is None:
+            opens[int(item.lo)] += 1
+            opens[last + 1] -= 1
+    rows: list[dict[str, Any]] = []
+    most = infinite = 0
+    for value in range(top + 1):
+        most += highs[value]
+        infinite += opens[value]
+        if most or infinite:
+            interval = Interval(lows[value], None if infinite or lost else most)
+            rows.append({"staleness": value, name: interval.json()})
+    unbounded = [item for item in present if item.hi is None]
+    if unbounded or lost:
+        counts = [item.n_hi for item in unbounded]
+        most_above = None if lost or None in counts else sum(count or 0 for count in counts)
+        rows.append({"staleness": top + 1, "or_more": True, name: Interval(0, most_above).json()})
+    return rows
+
+
+def _plus(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
+
+
+def _tidy(value: float | None) -> float | None:
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

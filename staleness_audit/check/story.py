@@ -1,0 +1,182 @@
+"""One trajectory's life as the logs tell it, line by line, ending with what follows (the explainer).
+
+The checker finds violations; the story proves one: who admitted it, which versions made its tokens, where it waited, which step
+trained it, and the subtraction that breaks the bound. Every entry names the log line it stands on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from staleness_audit.check.intervals import Interval
+from staleness_audit.errors import AuditError
+from staleness_audit.rebuild import Rebuilt, zoom
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that happened. ``kind``: a kind of the events table, ``span``, ``trained`` or ``step``."""
+
+    kind: str
+    ts: datetime | None
+    version: Interval | None
+    tokens: Interval | None
+    step: int | None
+    reason: str | None
+    evidence: str | None
+    source: str | None
+    line: int | None
+    locator: str | None
+
+
+@dataclass(frozen=True)
+class StoryUse:
+    """One use of the trajectory and its arithmetic: ``staleness = v_train - oldest``."""
+
+    attempt: int
+    step: int
+    certain: bool
+    v_train: Interval
+    oldest: Interval
+    staleness: Interval
+    in_flight: Interval
+    in_queue: Interval
+    loss_tokens: Interval
+
+
+@dataclass(frozen=True)
+class Story:
+    """A trajectory's life. ``fates``: ``kind:reason``, one = certain."""
+
+    trajectory_id: str
+    group_id: str | None
+    attempt: int
+    tokens: Interval
+    fates: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    uses: tuple[StoryUse, ...]
+    bound: int | None = None
+    diagnostics: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
+
+    def json(self) -> dict[str, Any]:
+        """Plain values, intervals as ``{"lo", "hi"}``, times in ISO 8601."""
+        return {
+            "trajectory_id": self.trajectory_id,
+            "group_id": self.group_id,
+            "attempt": self.attempt,
+            "tokens": self.tokens.json(),
+            "fates": list(self.fates),
+            "bound": self.bound,
+            "entries": [_plain(entry) for entry in self.entries],
+            "uses": [_plain(use) for use in self.uses],
+        }
+
+
+def tell(rebuilt: Rebuilt, trajectory_id: str, bound: int | None = None) -> Story:
+    """Tell one trajectory's life.
+
+    Raises:
+        AuditError: the run has no trajectory of that name.
+    """
+    with zoom(rebuilt, [trajectory_id]) as connection:
+        lives = _rows(connection, "SELECT * FROM trajectory_lives")
+        if not lives:
+            raise AuditError(f"No training trajectory is called {trajectory_id!r}; `sql RUN \"SELECT trajectory_id FROM trajectory_lives\"` lists them.")
+        life = lives[0]
+        return Story(
+            trajectory_id=trajectory_id,
+            group_id=life["group_id"] if life["grouped"] else None,
+            attempt=life["attempt"],
+            tokens=Interval(life["tokens_lo"], life["tokens_hi"]),
+            fates=tuple(life["fates"]),
+            entries=_entries(connection),
+            uses=_uses(connection),
+            bound=bound,
+        )
+
+
+def _entries(connection: duckdb.DuckDBPyConnection) -> tuple[Entry, ...]:
+    """Events, spans and uses in order of time; where times are missing, in the order in which lives go."""
+    rows = _rows(
+        connection,
+        """
+        SELECT kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, reason, evidence,
+               source, line, locator, CASE kind WHEN 'admitted' THEN 0 WHEN 'started' THEN 1 WHEN 'finished' THEN 4 WHEN 'enqueued' THEN 5
+               WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth
+        FROM events
+        UNION ALL
+        SELECT 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, evidence,
+               source, line, locator, 2, span_index
+        FROM spans
+        UNION ALL
+        SELECT 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_train_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
+               uses.step, CASE WHEN bool_and(certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
+               ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step
+        FROM uses
+        JOIN step_lives ON step_lives.attempt = coalesce(uses.attempt, 0) AND step_lives.step = uses.step
+        LEFT JOIN (SELECT attempt, step, loss_lo, loss_hi FROM use_lives) AS own ON own.attempt = step_lives.attempt AND own.step = uses.step
+        GROUP BY step_lives.attempt, uses.step
+        """,
+    )
+    # A life without times goes admitted, generated, finished, queued, trained; with times they decide.
+    timed = all(row["ts"] is not None for row in rows)
+    rows.sort(key=lambda row: ((row["ts"].timestamp() if timed else 0), row["rank"], row["nth"] or 0))
+    return tuple(
+        Entry(
+            kind=row["kind"],
+            ts=row["ts"],
+            version=Interval(row["version_lo"], row["version_hi"]) if row["version_lo"] is not None or row["version_hi"] is not None else None,
+            tokens=Interval(row["tokens_lo"], row["tokens_hi"]) if row["tokens_lo"] is not None else None,
+            step=row["step"],
+            reason=row["reason"],
+            evidence=row["evidence"],
+            source=row["source"],
+            line=row["line"],
+            locator=row["locator"],
+        )
+        for row in rows
+    )
+
+
+def _uses(connection: duckdb.DuckDBPyConnection) -> tuple[StoryUse, ...]:
+    rows = _rows(
+        connection,
+        """SELECT use_lives.*, v_train_lo, v_train_hi
+           FROM use_lives JOIN step_lives USING (attempt, step) ORDER BY use_lives.attempt, step""",
+    )
+    return tuple(
+        StoryUse(
+            attempt=row["attempt"],
+            step=row["step"],
+            certain=row["certain"],
+            v_train=Interval(row["v_train_lo"], row["v_train_hi"]),
+            oldest=Interval(
+                None if row["v_train_lo"] is None or row["staleness_hi"] is None else row["v_train_lo"] - row["staleness_hi"],
+                None if row["v_train_hi"] is None or row["staleness_lo"] is None else row["v_train_hi"] - row["staleness_lo"],
+            ),
+            staleness=Interval(row["staleness_lo"], row["staleness_hi"]),
+            in_flight=Interval(row["flight_lo"], row["flight_hi"]),
+            in_queue=Interval(row["queue_lo"], row["queue_hi"]),
+            loss_tokens=Interval(row["loss_lo"], row["loss_hi"]),
+        )
+        for row in rows
+    )
+
+
+def _plain(value: Any) -> Any:
+    result = {}
+    for name in value.__dataclass_fields__:
+        item = getattr(value, name)
+        result[name] = item.json() if isinstance(item, Interval) else item.isoformat() if isinstance(item, datetime) else item
+    return result
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(query)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

@@ -1,0 +1,150 @@
+"""The worst violations and where the logs prove them.
+
+Only what is listed is explained: the trajectories that were picked are rebuilt once more by themselves, with all the
+detail that the products of the whole run leave out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from staleness_audit.check.intervals import Interval
+from staleness_audit.rebuild import Rebuilt, zoom
+
+Rows = list[dict[str, Any]]
+
+
+def worst_violations(rebuilt: Rebuilt, bound: int, count: int, groups_per_step: int | None, lost: bool) -> Rows:
+    """Return up to ``count`` uses that violate the bound, proven ones first, the most stale first.
+
+    ``lost``: lines are missing that may have held older tokens of any of them, so upper ends are open.
+    """
+    with rebuilt.connect() as connection:
+        picked = _rows(
+            connection,
+            f"""SELECT use_lives.*, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
+                FROM use_lives
+                WHERE (staleness_hi IS NULL OR staleness_hi > {bound}) AND (loss_hi IS NULL OR loss_hi > 0)
+                ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id
+                LIMIT {count}""",
+        )
+        admitted_before = _admitted_before(connection, [row["key"] for row in picked]) if groups_per_step else {}
+    if not picked:
+        return []
+    with zoom(rebuilt, [row["trajectory_id"] for row in picked]) as connection:
+        return [_describe(connection, row, bound, groups_per_step, admitted_before, lost) for row in picked]
+
+
+def _describe(
+    connection: duckdb.DuckDBPyConnection,
+    use: Mapping[str, Any],
+    bound: int,
+    groups_per_step: int | None,
+    admitted_before: Mapping[int, int],
+    lost: bool,
+) -> dict[str, Any]:
+    spans = _rows(
+        connection,
+        """SELECT token_uses.* FROM token_uses JOIN members USING (key)
+           WHERE members.trajectory_id = ? AND token_uses.attempt = ? AND step = ?""",
+        use["trajectory_id"], use["attempt"], use["step"],
+    )
+    exceeding = [row for row in spans if row["staleness_hi"] is None or row["staleness_hi"] > bound]
+    tokens = Interval(
+        sum(row["loss_lo"] for row in spans if row["staleness_lo"] > bound),
+        None if any(row["loss_hi"] is None for row in exceeding) else sum(row["loss_hi"] for row in exceeding),
+    )
+    if use["proven"] and not tokens.lo:
+        tokens = Interval(1, tokens.hi)
+    return {
+        "trajectory_id": use["trajectory_id"],
+        "group_id": use["group_id"] if use["grouped"] else None,
+        "attempt": use["attempt"],
+        "step": use["step"],
+        "proven": use["proven"],
+        "staleness": Interval(use["staleness_lo"], use["staleness_hi"]).open_above(lost).json(),
+        "tokens": tokens.open_above(lost).json(),
+        "in_flight": Interval(use["flight_lo"], use["flight_hi"]).open_above(lost).json(),
+        "in_queue": Interval(use["queue_lo"], use["queue_hi"]).open_above(lost).json(),
+        "stoppable_at": _stoppable(use, bound, groups_per_step, admitted_before.get(use["key"])),
+        "evidence": evidence(connection, use),
+    }
+
+
+def _stoppable(use: Mapping[str, Any], bound: int, groups_per_step: int | None, admitted_before: int | None) -> list[str]:
+    """Which of the controls could have stopped it (DESIGN ``stoppable_at``)."""
+    levels = []
+    if groups_per_step and admitted_before is not None and admitted_before > bound * groups_per_step:
+        levels.append("L1")
+    if use["flight_lo"] > bound:
+        levels.append("L2")
+    return [*levels, "L3"]
+
+
+def _admitted_before(connection: duckdb.DuckDBPyConnection, keys: Sequence[int]) -> dict[int, int]:
+    """For each trajectory, how many groups were admitted and untrained when it was admitted; unknown ones are left out.
+
+    A group is untrained until the step that takes its last member starts, or until nothing is left of it.
+    """
+    if not keys:
+        return {}
+    listed = ", ".join(str(int(key)) for key in keys)
+    rows = _rows(
+        connection,
+        f"""WITH taken AS (
+                SELECT key, epoch_us(min(step_lives.started)) AS taken
+                FROM use_lives JOIN step_lives USING (attempt, step) GROUP BY key
+            ),
+            groups_ AS (
+                SELECT group_id, min(coalesce(admitted, started)) AS admitted, max(coalesce(taken, ended, 9223372036854775807)) AS gone,
+                       count(*) AS members, count(coalesce(admitted, started)) AS timed
+                FROM trajectory_lives LEFT JOIN taken USING (key) WHERE NOT anonymous GROUP BY group_id
+            )
+            SELECT own.key, count(*) FILTER (others.admitted < own.admitted AND others.gone > own.admitted) AS before
+            FROM (SELECT key, group_id, coalesce(admitted, started) AS admitted FROM trajectory_lives WHERE key IN ({listed})) AS own
+            JOIN groups_ AS others ON own.group_id <> others.group_id
+            WHERE own.admitted IS NOT NULL
+            GROUP BY own.key
+            HAVING bool_and(others.timed > 0)""",
+    )
+    return {row["key"]: row["before"] for row in rows}
+
+
+def evidence(connection: duckdb.DuckDBPyConnection, use: Mapping[str, Any]) -> Rows:
+    """Return the log lines that prove a use's staleness: its oldest trained span, the use, the step."""
+    oldest = _rows(
+        connection,
+        """SELECT spans.source, spans.line, spans.locator, spans.evidence, spans.version_lo, spans.version_hi
+           FROM token_uses JOIN members USING (key)
+           JOIN spans ON spans.trajectory_id = members.trajectory_id AND spans.span_index IS NOT DISTINCT FROM token_uses.span_index
+           WHERE members.trajectory_id = ? AND token_uses.attempt = ? AND step = ? AND (loss_hi IS NULL OR loss_hi > 0)
+           ORDER BY token_uses.staleness_lo DESC, spans.span_index LIMIT 1""",
+        use["trajectory_id"], use["attempt"], use["step"],
+    )
+    uses = _rows(
+        connection,
+        "SELECT source, line, locator, evidence FROM uses WHERE trajectory_id = ? AND coalesce(attempt, 0) = ? AND step = ? LIMIT 1",
+        use["trajectory_id"], use["attempt"], use["step"],
+    )
+    steps = _rows(
+        connection,
+        "SELECT source, line, locator, evidence, v_train_lo, v_train_hi FROM steps WHERE coalesce(attempt, 0) = ? AND step = ? LIMIT 1",
+        use["attempt"], use["step"],
+    )
+    places = []
+    for what, rows in (("oldest trained tokens", oldest), ("taken by the step", uses), ("the step", steps)):
+        places += [
+            {"source": row["source"], "line": row["line"], "locator": row["locator"], "what": what, "known": row["evidence"]}
+            for row in rows
+            if row["source"] is not None
+        ]
+    return places
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any) -> Rows:
+    cursor = connection.execute(query, list(parameters))
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]

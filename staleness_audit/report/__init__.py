@@ -1,0 +1,1 @@
+"""Station *report*: shows a result, never recomputes it."""
