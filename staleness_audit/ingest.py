@@ -81,7 +81,11 @@ class Dataset:
     def scan(self, table: str) -> pl.LazyFrame:
         """Return an event table as a Polars lazy frame."""
         parts = self.parts(table)
-        return pl.scan_parquet(parts) if parts else _empty(table)
+        if not parts:
+            return _empty(table)
+        # Rows of a query come as plain strings, those of an Arrow table dictionary-encoded: one schema for both.
+        words = pl.ScanCastOptions(categorical_to_string="allow")
+        return pl.scan_parquet(parts, schema=_empty(table).collect_schema(), cast_options=words)
 
     def connect(self, *, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with one view per event table."""
@@ -94,7 +98,7 @@ class Dataset:
 def _empty(table: str) -> pl.LazyFrame:
     frame = pl.from_arrow(SCHEMAS[table].empty_table())
     assert isinstance(frame, pl.DataFrame)
-    return frame.lazy()
+    return frame.with_columns(pl.selectors.categorical().cast(pl.String)).lazy()
 
 
 class _Staged:
