@@ -279,7 +279,7 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
              WHEN greatest(version, version_lo, version_hi, step, attempt) > 2147483647
                   OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories) > 9e15
                   THEN 'a number is too large'
-             WHEN loss_tokens > coalesce(tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
+             WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
              WHEN versions IS NOT NULL AND len(versions) <> len(list_filter(versions, lambda v: v >= 0))
                   THEN 'a version in the list is null or negative'
              WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
@@ -402,9 +402,11 @@ _QUERIES = (
     ),
     (
         "spans",
-        f"""SELECT trajectory_id, n * {SPANS_PER_LINE} AS span_index, {_ends("tokens")}, {_ends("loss_tokens")}, {_ends("version")},
+        # An empty list is what a call without tokens looks like.
+        f"""SELECT trajectory_id, n * {SPANS_PER_LINE} AS span_index, coalesce(len(versions), tokens, tokens_lo) AS tokens_lo,
+                   coalesce(len(versions), tokens, tokens_hi) AS tokens_hi, {_ends("loss_tokens")}, {_ends("version")},
                    monotone, {_STARTED}, coalesce({_time("ended")}, {_time("ts")}) AS ended, worker, {_PLACE}
-            FROM events_ WHERE kind = 'span' AND versions IS NULL""",
+            FROM events_ WHERE kind = 'span' AND (versions IS NULL OR len(versions) = 0)""",
     ),
     (
         "uses",
