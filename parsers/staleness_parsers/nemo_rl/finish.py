@@ -1,0 +1,219 @@
+"""Joining what the units left: launches, their steps, and what holds for the run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import polars as pl
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
+from staleness_parsers.nemo_rl import buffered, files, settings, single
+from staleness_parsers.nemo_rl.launches import Launch, captures, gather
+from staleness_parsers.nemo_rl.rows import Row, Rows
+
+Told = single.Told | buffered.Told
+
+
+def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
+    """Write the event tables of a run from its staged ones and return its facts."""
+    names = {file.source: file.name for file in run.files}
+    saved = _rows(staged, "nemo_saved", "source", "index")
+    exps = [exp for exp in _column(staged, "nemo_rows", "exp") if exp]
+    launches = gather(
+        captures(_rows(staged, "nemo_lines", "source", "line"), names),
+        _rows(staged, "nemo_scalars", "source", "record"),
+        exps,
+        names,
+    )
+    _configure(launches, saved)
+    told = [_tell(launch, staged, saved) for launch in launches]
+    rows = Rows(sink)
+    for life in told:
+        if isinstance(life, single.Told):
+            single.write(life, rows, sink)
+        else:
+            buffered.write(life, rows, _dumps(staged, life.launch), sink, len(told) > 1)
+    rows.close()
+    attempts = _attempts(told, sink)
+    if not told:
+        sink.diagnose(
+            "error",
+            "nothing-trained",
+            "Neither a console log nor metrics of a launch are there, so nothing is known of its steps.",
+            opens="training",
+        )
+    return _facts(told, attempts)
+
+
+def _rows(staged: Staged, table: str, *order: str) -> list[Row]:
+    return staged.scan(table).sort(order).collect().to_dicts() if staged.has(table) else []
+
+
+def _column(staged: Staged, table: str, column: str) -> list[Any]:
+    return (
+        staged.scan(table).select(pl.col(column).unique().sort()).collect()[column].to_list()
+        if staged.has(table)
+        else []
+    )
+
+
+def _configure(launches: Sequence[Launch], saved: Sequence[Row]) -> None:
+    """Give launches whose console has no configuration that of a file: of their log folder, else of a checkpoint.
+
+    A checkpoint's folder does not say which launch wrote it; where several checkpoints differ it helps only the last launch.
+    """
+    configs = [row for row in saved if row["kind"] == "config"]
+    general = [row for row in configs if files.exp_of(row["source"]) is None]
+    alike = {row["text"] for row in general}
+    for launch in launches:
+        own = [row for row in configs if launch.exp and files.exp_of(row["source"]) == launch.exp]
+        if not own and general and (len(alike) == 1 or launch is launches[-1]):
+            own = [max(general, key=lambda row: (row["step"] or 0, row["source"]))]
+        for row in own:
+            launch.settings = orjson.loads(row["text"]) | launch.settings
+
+
+def _tell(launch: Launch, staged: Staged, saved: Sequence[Row]) -> Told:
+    if launch.dialect == "sc":
+        return single.tell(launch)
+    return buffered.tell(launch, saved, set(_dumps(staged, launch)))
+
+
+def _dumps(staged: Staged, launch: Launch) -> dict[int, pl.DataFrame]:
+    if launch.exp is None or not staged.has("nemo_rows"):
+        return {}
+    frame = staged.scan("nemo_rows").filter(pl.col("exp") == launch.exp, pl.col("step").is_not_null()).collect()
+    return {int(step): part for (step,), part in frame.group_by("step")}
+
+
+def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:
+    """Attempts with the step after which each resumed; what ran before the first one's start is missing."""
+    highest = max((step for life in told for step in life.steps), default=0)
+    found = []
+    for life in told:
+        number = life.launch.number
+        walls = [row["wall"] for points in life.launch.scalars.values() for row in points.values()]
+        times = [datetime.fromtimestamp(wall, UTC) for wall in (min(walls), max(walls))] if walls else [None, None]
+        lost_head = not life.launch.whole and (life.start or 0) > 0
+        if number == 0:
+            found.append(Attempt(0, None, None, *times))
+            if life.start:
+                sink.diagnose(
+                    "warning",
+                    "earlier-launch-missing",
+                    f"The logs begin after step {life.start}; what was trained before is not in them. Add the earlier logs.",
+                    opens="training",
+                )
+        elif life.start is None:
+            found.append(Attempt(number, highest, 0, *times))
+        else:
+            found.append(Attempt(number, life.start, 0 if lost_head else None, *times))
+    return found
+
+
+def _facts(told: Sequence[Told], attempts: Sequence[Attempt]) -> RunFacts:
+    shown = told[-1].launch.settings if told else {}
+    unseen = {"pending", "lost"}
+    if any(not life.launch.captures for life in told):
+        unseen |= {"dropped", "cancelled"}
+    bound, guarantee = _promise(told)
+    sc = bool(told) and isinstance(told[-1], single.Told)
+    return RunFacts(
+        framework="nemo-rl",
+        unit="training steps",
+        dialect=None if not told else "single controller" if sc else "async_grpo",
+        config=dict(shown),
+        bound=bound,
+        guarantee=guarantee,
+        attempts=attempts or (Attempt(0),),
+        signs=[sign for life in told for sign in _signs(life.launch)],
+        unseen=frozenset(unseen),
+        hints=_hints(told),
+        groups_per_step=settings.groups_per_step(shown),
+    )
+
+
+def _promise(told: Sequence[Told]) -> tuple[Bound, Guarantee]:
+    """Bound of the last launch, guarantee over all."""
+    if not told:
+        return Bound(None), Guarantee(None, "the logs do not say which mechanism was at work")
+    last = told[-1]
+    if isinstance(last, buffered.Told):
+        lives = [life for life in told if isinstance(life, buffered.Told)]
+        bounds = [settings.ag_bound(life.launch.settings, life.age) for life in lives]
+        return bounds[-1], settings.ag_guarantee([bound.value for bound in bounds])
+    chain = [
+        (sampler, settings.sampler_number(sampler, life.launch.settings), life.restored)
+        for life in told
+        if isinstance(life, single.Told)
+        for sampler in [single.sampler(life)]
+    ]
+    return settings.sc_bound(single.sampler(last), last.launch.settings), settings.sc_guarantee(chain)
+
+
+def _signs(launch: Launch) -> list[Sign]:
+    """Markers of the end, lines of waiting, and proofs of progress; only TensorBoard tells when."""
+
+    def sign(kind: Any, row: Row, what: str, wall: float | None = None) -> Sign:  # noqa: ANN401 - a Literal
+        moment = None if wall is None else datetime.fromtimestamp(wall, UTC)
+        return Sign(kind, moment, what, row["source"], row.get("line"))
+
+    found = [sign("progress", row, "train/loss", row["wall"]) for row in launch.scalars.get("train/loss", {}).values()]
+    for row in launch.scalars.get("rollout/idle_s", {}).values():
+        if row["value"] > 0:
+            found.append(sign("waiting", row, "no rollout committed and no step completed", row["wall"]))
+    found += [sign("waiting", row, row["text"]) for row in launch.all("stall", "waiting", "wait")[-1:]]
+    found += [sign("crashed", row, row["text"]) for row in launch.all("stalled", "too_old")[:1]]
+    if not launch.all("stalled", "too_old"):
+        ends = {
+            "drained": "rollout exhausted and buffer drained",
+            "timeout": "timeout reached",
+            "sc_end": "SC run complete",
+            "ag_end": "training complete",
+        }
+        found += [sign("finished", row, ends[row["kind"]]) for row in launch.all(*ends)[-1:]]
+    return found
+
+
+def _hints(told: Sequence[Told]) -> list[Hint]:
+    hints = []
+    if any(isinstance(life, single.Told) for life in told):
+        hints.append(
+            Hint(
+                "Which group had which version: the single controller logs only the oldest of a step.",
+                "nothing logs it; async_grpo does",
+            )
+        )
+    if any(not life.launch.captures for life in told):
+        hints.append(Hint("The staleness of steps: no metric tells it.", "keep the console: `2>&1 | tee run.log`"))
+    if any(not life.launch.scalars for life in told):
+        hints.append(Hint("When anything happened: the console has no times.", "logger.tensorboard_enabled: true"))
+    if any(isinstance(life, buffered.Told) and not life.dumped for life in told):
+        hints.append(
+            Hint(
+                "Tokens of each trajectory.",
+                "env.should_log_nemo_gym_responses: false, which brings train_data_step*.jsonl",
+            )
+        )
+    if any(isinstance(life, buffered.Told) and life.drains is not True for life in told):
+        hints.append(
+            Hint("Versions of later tokens of a trajectory.", "grpo.async_grpo.in_flight_weight_updates: false")
+        )
+    recompute = [
+        value
+        for life in told
+        for key, value in life.launch.settings.items()
+        if key.endswith("recompute_kv_cache_after_weight_updates")
+    ]
+    if recompute and not all(recompute):
+        hints.append(
+            Hint(
+                "Keys and values of older weights under newer tokens: no version stamp shows them.",
+                "recompute_kv_cache_after_weight_updates: true",
+            )
+        )
+    return hints
