@@ -1,9 +1,10 @@
 """NeMo-RL: the single controller with its samplers, and async_grpo (guide sections 1 and 3).
 
-Versions. v{k} is the policy after k training steps; a launch that resumes from step R goes on with v{R}. Off by one: the
-line and the metrics of a step are written after the count went up, so ``train step k``, ``trainer_v=k``, a metric at k,
-``Step k/...`` and ``train_data_step{k}.jsonl`` have ``v_train = k - 1``, while ``train_pump: step s`` and
-``current_weight_version=s`` have ``v_train = s``. Steps are numbered k here.
+Versions. v{k} is the policy after k training steps; a launch that resumes from step R goes on with v{R}. Off by one:
+the line and the metrics of a step are written after the count went up, so ``train step k``, ``trainer_v=k``, a metric
+at k, ``Step k/...`` and ``train_data_step{k}.jsonl`` have ``v_train = k - 1``, while ``train_pump: step s`` and
+``current_weight_version=s`` have ``v_train = s``. Steps are numbered k here. While a critic warms up (async PPO), steps
+count although the policy stays the same; the parser says so.
 
 A group carries one version, taken when its generation starts; its later tokens can be newer. async_grpo prints it for
 each group. The single controller prints only ``lag``, ``v_train`` minus the oldest of a step, and takes the version one
@@ -33,18 +34,19 @@ class NemoRL:
     card = CARD
 
     def detect(self, run: RunFiles) -> Detection | None:
-        """Recognise the console's own words, or a checkpoint's configuration; dumped rows alone could be synchronous."""
+        """Recognise the console's words, the metrics, or a configuration; dumped rows alone could be synchronous."""
         found = files.survey(run)
+        keys = (b"max_trajectory_age_steps:", b"min_groups_for_streaming_train:")
+        clues = (
+            (found.consoles, files.MARKS, "a console log of NeMo-RL's asynchronous training"),
+            (found.scalars, files.TAGS, "metrics of NeMo-RL's asynchronous training"),
+            (found.configs, keys, "a configuration with its keys of asynchronous training"),
+        )
         evidence = []
-        for file in found.consoles:
-            if files.is_marked(run, file.source):
-                evidence.append(f"{file.source}: a console log of NeMo-RL's asynchronous training")
-                break
-        for file in found.configs:
-            head = run.head(file.source, 1 << 20)
-            if b"max_trajectory_age_steps:" in head or b"min_groups_for_streaming_train:" in head:
-                evidence.append(f"{file.source}: a configuration with its keys of asynchronous training")
-                break
+        for listed, marks, what in clues:
+            first = next((file.source for file in listed if files.has_mark(run, file.source, marks)), None)
+            if first is not None:
+                evidence.append(f"{first}: {what}")
         return Detection(tuple(evidence)) if evidence else None
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:
@@ -55,7 +57,7 @@ class NemoRL:
             "events": found.scalars,
             "rows": found.rows,
             "settings": found.configs,
-            "checkpoint": found.checkpoints,
+            "buffer": found.buffers,
         }
         return [Unit(kind, (run.whole(file.source),)) for kind, listed in kinds.items() for file in listed]
 
@@ -66,7 +68,7 @@ class NemoRL:
             "events": inputs.read_events,
             "rows": inputs.read_rows,
             "settings": inputs.read_settings,
-            "checkpoint": inputs.read_checkpoint,
+            "buffer": inputs.read_buffer,
         }[unit.kind]
         reader(run, unit.pieces[0], sink)
 

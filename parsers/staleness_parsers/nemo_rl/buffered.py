@@ -1,8 +1,8 @@
-"""async_grpo: which version each group of a step has, from the replay buffer's own lines (guide sections 3.2, 4.7, 5.2).
+"""async_grpo: which version each group of a step has, from the replay buffer's lines (guide sections 3.2, 4.7, 5.2).
 
 Each insertion prints the buffer; each step prints how many groups of which version it takes. Groups leave in the order
-in which they stand in the buffer, and rows of ``train_data_step<k>.jsonl`` stand in that order too, G of a group: so the
-two join although the rows name no group. A copy of the buffer is kept, and believed only where it agrees with the
+in which they stand in the buffer, and rows of ``train_data_step<k>.jsonl`` stand in that order too, G of a group: so
+the two join although the rows name no group. A copy of the buffer is kept, and believed only where it agrees with the
 counts the step prints.
 """
 
@@ -27,8 +27,10 @@ Versions = tuple[int, int]
 
 @dataclass
 class Entry:
-    """A group in the buffer. ``seen`` is V when the buffer was first looked at after its insertion: no later weights
-    can have made its tokens."""
+    """A group in the buffer.
+
+    ``seen`` is V when the buffer was first looked at after its insertion: no later weights can have made its tokens.
+    """
 
     version: int
     target: int
@@ -154,12 +156,12 @@ def _taken(entries: Sequence[Entry], version: int, counts: Counter[int]) -> list
 
 
 def _alone(counts: Counter[int]) -> list[Entry]:
-    """Groups of one version need no order."""
+    """Return groups of one version, which need no order."""
     return [Entry(next(iter(counts)), 0) for _ in range(counts.total())] if len(counts) == 1 else []
 
 
 def _listed(listed: Sequence[int], counts: Counter[int]) -> list[Entry] | None:
-    """Groups in the order of the buffer's listing, if the step took all of it."""
+    """Return groups in the order of the buffer's listing, if the step took all of it."""
     return [Entry(version, 0) for version in listed] if listed and Counter(listed) == counts else None
 
 
@@ -180,11 +182,14 @@ def _use_saved(told: Told, saved: Iterable[Row]) -> None:
 def write(told: Told, rows: Rows, dumps: dict[int, pl.DataFrame], sink: Sink, several: bool) -> None:
     """Write a launch's steps, their trajectories or classes, and what was evicted."""
     for step, place in sorted(told.steps.items()):
-        completed = True if step <= told.proven else None
+        # A selection without results is a step that crashed, or one of which the log was cut.
+        completed = True if step <= told.proven else False if told.launch.all("traceback") else None
         _write_step(told, step, place, completed, rows)
+        if completed is False:
+            continue
         frame = dumps.get(step)
         if frame is not None:
-            _write_rows(told, step, frame, rows, sink, several)
+            _write_rows(told, step, frame, rows, sink, several=several)
         else:
             _write_classes(told, step, place, rows, sink)
         _write_sums(told, step, place, frame, rows)
@@ -221,7 +226,7 @@ def _write_step(told: Told, step: int, place: Row, completed: bool | None, rows:
     )
 
 
-def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Sink, several: bool) -> None:
+def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Sink, *, several: bool) -> None:
     """Write the dumped trajectories of a step, each with its group's versions."""
     selection = told.selections.get(step)
     size = _rows_per_group(told, frame, selection)
@@ -249,7 +254,7 @@ def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Si
         )
         index = row["row"] // size if size else None
         first, later = _versions(told, step, selection, index)
-        _write_spans(rows, row, key, (row["tokens_lo"], row["tokens_hi"]), first, later)
+        _write_spans(rows, row, key, (row["tokens_lo"], row["tokens_hi"]), first=first, later=later)
         rows.add(
             "uses",
             row,
@@ -264,7 +269,7 @@ def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Si
 def _rows_per_group(told: Told, frame: pl.DataFrame, selection: Selection | None) -> int | None:
     size = group_size(told.launch.settings)
     groups = selection.counts.total() if selection else groups_per_step(told.launch.settings)
-    last = int(frame["row"].max() or 0)  # type: ignore[call-overload]
+    last = max(frame["row"].to_list())
     if size is None:
         return (last + 1) // groups if groups and (last + 1) % groups == 0 else None
     return size if groups is None or last < groups * size else None
@@ -286,7 +291,7 @@ def _versions(told: Told, step: int, selection: Selection | None, index: int | N
     return first, (first[0], max(first[1], min(seen, trained)))
 
 
-def _oldest_age(told: Told, step: int) -> Interval:
+def _oldest_age(told: Told, step: int) -> tuple[int, int]:
     """Interval of the largest age of a step from the mean over its N groups: at least the mean, at most N times it."""
     mean, groups = told.launch.value("train/avg_trajectory_age", step), groups_per_step(told.launch.settings)
     if mean is None:
@@ -298,7 +303,7 @@ def _oldest_age(told: Told, step: int) -> Interval:
     return -(-total // groups), min(total, step - 1)
 
 
-def _write_spans(rows: Rows, place: Row, key: str, tokens: Interval, first: Versions, later: Versions) -> None:
+def _write_spans(rows: Rows, place: Row, key: str, tokens: Interval, *, first: Versions, later: Versions) -> None:
     if first == later or tokens[0] == 0:
         rows.span(place, key, 0, tokens, (first[0], later[1]))
         return
@@ -338,21 +343,20 @@ def _write_classes(told: Told, step: int, place: Row, rows: Rows, sink: Sink) ->
             (number or groups, number),
             (groups, groups),
         )
+        # Of a step without masked rows each trajectory has a token at least.
         least = number if complete and number else 0
-        most = (
-            None if tokens is None or every is None or number is None else tokens - (every - number if complete else 0)
-        )
-        exact = tokens if complete and len(counts) == 1 and tokens is not None else None
-        span: Interval = (exact, exact) if exact is not None else (least, most)
+        span: Interval = (least, None)
+        if complete and tokens is not None and every is not None:
+            span = (tokens if len(counts) == 1 else least, tokens - every + least)
+        elif tokens is not None:
+            span = (0, tokens)
         if version < 0:
-            oldest = trained - _oldest_age(told, step)[1]
-            rows.span(where, key, 0, span, (oldest, trained))
+            rows.span(where, key, 0, span, (trained - _oldest_age(told, step)[1], trained))
         elif told.drains or version == trained:
             rows.span(where, key, 0, span, (version, version))
         else:
-            ahead = number if complete and number else 0
-            rows.span(where, key, 0, (ahead, ahead), (version, version))
-            rest = (span[0] - ahead, None if span[1] is None else span[1] - ahead)
+            rows.span(where, key, 0, (least, least), (version, version))
+            rest = (span[0] - least, None if span[1] is None else span[1] - least)
             rows.span(where, key, 1, rest, (version, trained))
         rows.add("uses", where, trajectory_id=key, attempt=launch.number, step=step, evidence="derived")
 
@@ -444,19 +448,19 @@ def _write_losses(told: Told, rows: Rows) -> None:
     """Write evicted groups (finished: dropped), restored ones that were thrown out, and batches whose worker failed."""
     launch, size = told.launch, group_size(told.launch.settings)
 
-    def lose(row: Row, name: str, kind: str, step: int | None, groups: int, reason: str) -> None:
+    def lose(row: Row, name: str, kind: str, *, step: int | None, groups: int, reason: str) -> None:
         count = groups * size if size else None
         where = f"a{launch.number}.{row['line']}"
         key = rows.anonymous(row, f"{name}@{where}", launch.number, (count or groups, count), (groups, groups))
-        rows.fate(row, key, kind, launch.number, step, reason, count or groups)
+        rows.fate(row, key, kind, attempt=launch.number, step=step, reason=reason, count=count or groups)
 
     for step, row in told.evicted:
-        lose(row, "evicted", "dropped", step, row["a"], "stale")
+        lose(row, "evicted", "dropped", step=step, groups=row["a"], reason="stale")
     for row in told.unfit:
-        lose(row, "unfit", "dropped", None, row["a"], "stale")
+        lose(row, "unfit", "dropped", step=None, groups=row["a"], reason="stale")
     sizes: dict[int, int] = {}
     for row in launch.all("batch", "failed"):
         if row["kind"] == "batch":
             sizes[row["b"]] = row["a"]
         elif row["a"] in sizes:
-            lose(row, "failed", "lost", None, sizes.pop(row["a"]), "error")
+            lose(row, "failed", "lost", step=None, groups=sizes.pop(row["a"]), reason="error")

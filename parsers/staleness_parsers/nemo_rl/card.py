@@ -25,7 +25,7 @@ CARD = Card(
             "times, tokens and masked rows of steps, evictions of closed steps; no staleness of the single controller",
         ),
         Artifact(
-            "step_*/config.yaml, training_info.json, replay_buffer.pt",
+            "step_*/config.yaml, replay_buffer.pt",
             "checkpointing.enabled: true",
             "the bound; async_grpo: versions of groups then buffered",
         ),
@@ -82,8 +82,8 @@ CARD = Card(
         ),
     ),
     betrays=(
-        "A lost step line is betrayed by the numbers of its neighbours, a lost eviction of a closed step by its metrics, a "
-        "lost row of a dump by the step's count of groups. Nothing betrays evictions after the last closed step, retries, or "
-        "the last steps if every file ends before them."
+        "A lost step line is betrayed by the numbers of its neighbours, a lost eviction of a closed step by its "
+        "metrics, a lost row of a dump by the step's count of groups. Nothing betrays evictions after the last closed "
+        "step, retries, or the last steps if every file ends before them."
     ),
 )

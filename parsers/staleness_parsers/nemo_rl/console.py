@@ -1,4 +1,4 @@
-"""Console logs into the staged table ``nemo_lines``: one row per line that says something (guide sections 5.1.1, 5.2.1).
+"""Console logs into the staged table ``nemo_lines``: a row per line that says something (guide 5.1.1, 5.2.1).
 
 Of AG's state lines only the newest group is kept, and the whole buffer where the lines before do not lead up to it, so
 that what is staged grows with groups and not with buffers.
@@ -39,6 +39,11 @@ _LARGEST: Final = 2**31 - 1
 _PATTERNS: Final = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
+        (
+            "state",
+            r"ReplayBuffer state: (?P<a>\d+) groups, versions=\[(?P<versions>[-\d, ]*)\], "
+            r"targets=\[(?P<targets>[-\d, ]*)\]",
+        ),
         # SC, standard output of the controller
         ("sc_start", r"SingleControllerActor: sampler=(?P<text>\w+) buffer=(?P<a>\d+) inflight=(?P<b>\d+)"),
         ("sync", r"\s*_sync_weights: sync done in (?P<x>[\d.]+)s"),
@@ -59,22 +64,20 @@ _PATTERNS: Final = tuple(
         ("stalled", r".*RolloutStall: (?P<text>no rollout committed.*step (?P<a>\d+)/\d+.*)$"),
         ("drained", r"train_pump: rollout exhausted and buffer drained"),
         ("timeout", r"Timeout has been reached, stopping training early"),
-        ("sc_end", r"SC run complete: \{'train_steps': (?P<a>\d+)"),
+        ("sc_end", r"SC run complete: \{.*'trainer_version': (?P<a>\d+)"),
+        ("traceback", r"(?:ray::SingleControllerActor|Traceback \(most recent call last\))"),
         # SC, standard error
         ("chunk", r".*train_pump: step (?P<a>\d+) chunk (?P<b>\d+): (?P<c>\d+) group\(s\), \d+/(?P<d>\d+) dispatched"),
         ("closing", r".*train_pump: step (?P<a>\d+) closing on (?P<b>\d+) chunk\(s\), (?P<c>\d+) group\(s\)"),
-        # AG, the buffer
-        (
-            "state",
-            r"ReplayBuffer state: (?P<a>\d+) groups, versions=\[(?P<versions>[-\d, ]*)\], targets=\[(?P<targets>[-\d, ]*)\]",
-        ),
+        # AG, the buffer (its most frequent line stands first)
         ("sampling", r"\s*current_weight_version=(?P<a>\d+), max_age_steps=(?P<b>\d+)"),
         ("listed", r"\s*self\.trajectory_versions=\[(?P<text>[-\d, ]*)\]"),
         ("evicting", r"\s*Evicting (?P<a>\d+) stale trajectories \(version < (?P<b>-?\d+)\)"),
         ("selected", r"✅ Selected counts by generation weight-version: Counter\(\{(?P<text>[-\d:, ]*)\}\)"),
         (
             "consumed",
-            r".*Consumed and removed (?P<a>\d+) groups from buffer, old buffer size: (?P<b>\d+), new buffer size: (?P<c>\d+)",
+            r".*Consumed and removed (?P<a>\d+) groups from buffer, old buffer size: (?P<b>\d+), "
+            r"new buffer size: (?P<c>\d+)",
         ),
         ("waiting", r"\s*(?:⏸️ )?(?P<text>STALLING: Need (?P<a>\d+) trajectories for step (?P<b>\d+).*)$"),
         ("too_old", r".*(?P<text>Found \d+ trajectories older than min_valid_version.*)$"),
@@ -102,10 +105,11 @@ _PATTERNS: Final = tuple(
     )
 )
 _CHEAP: Final = re.compile(
-    r"SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|promoting|exposed_g|Total step|"
-    r"replay|ollout ?[sS]tall|train_pump|Timeout has|SC run|ReplayBuffer state|current_weight_v|self\.traj|Evicting|Selected counts|"
-    r"Consumed and|STALLING|older than min|Remov(?:ed|ing) \d|Updated weight|pending generation|batch worker|Starting async|"
-    r"=== Step |Training Results|Trajectory Age|Logged data|ready=False|training complete|log directory|async_grpo|async_rl|AsyncRL"
+    r"SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|promoting|exposed_g|"
+    r"Total step|replay|ollout ?[sS]tall|train_pump|Timeout has|SC run|Traceback|ray::S|"
+    r"ReplayBuffer state|current_weight_v|self\.traj|Evicting|Selected counts|Consumed and|STALLING|older than min|"
+    r"Remov(?:ed|ing) \d|Updated weight|pending generation|batch worker|Starting async|=== Step |Training Results|"
+    r"Trajectory Age|Logged data|ready=False|training complete|log directory|async_grpo|async_rl|Async(?:RL|GRPO)Config"
 )
 """What every line that matters contains somewhere."""
 _METRICS: Final = re.compile(
@@ -189,6 +193,8 @@ class _Reader:
         if kind == "listed":
             self._listed[pid] = row["text"]
             return False
+        if kind == "traceback":
+            return pid is None  # an actor may go on after one
         if kind == "header":
             if row["a"] == self._header:
                 return False

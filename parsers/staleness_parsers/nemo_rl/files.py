@@ -1,7 +1,7 @@
 """Which files of a run belong to NeMo-RL, and what their paths say (guide section 5).
 
-Each restart logs to an ``exp_NNN`` folder of its own; the console is kept by the user (``tee``, Slurm's ``<job>-logs`` and
-``<job>-<restart>-logs``), by wandb (``exp_NNN/wandb/.../output.log``) or by Ray (``worker-<id>-<job>-<pid>.out``).
+Each restart logs to an ``exp_NNN`` folder of its own; the console is kept by the user (``tee``, Slurm's ``<job>-logs``
+and ``<job>-<restart>-logs``), by wandb (``exp_NNN/wandb/.../output.log``) or by Ray (``worker-<id>-<job>-<pid>.out``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from staleness_audit.discovery import RunFile, RunFiles, natural
 
 MARKS: Final = (
     b"SingleControllerActor",
+    b"AsyncTrajectoryCollector",
+    b"AsyncRLConfig(",
+    b"AsyncGRPOConfig(",
     b"Starting async GRPO training",
     b"Starting async PPO training",
     b"train_pump: ",
+    b"Selected counts by generation weight-version",
 )
 """Words of the console that no other framework prints."""
-ACTORS: Final = (
-    b":actor_name:SingleControllerActor",
-    b":actor_name:ReplayBuffer",
-    b":actor_name:AsyncTrajectoryCollector",
-)
+TAGS: Final = (b"train/evicted_stale_prompt_groups", b"train/avg_trajectory_age")
+"""Metrics that only its asynchronous trainers write."""
 _EXP: Final = re.compile(r"^(?P<exp>(?:.*/)?exp_(?P<number>\d+))/")
 _WORKER: Final = re.compile(r"(?:^|/)worker-[0-9a-f]+-(?P<job>[0-9a-f]+)-(?P<pid>\d+)\.(?:out|err)$")
 _SLURM: Final = re.compile(r"(?:^|/)(?P<job>\d+)(?:-(?P<restart>\d+))?-logs/")
@@ -40,7 +41,7 @@ class Survey:
     consoles: tuple[RunFile, ...]
     scalars: tuple[RunFile, ...]
     rows: tuple[RunFile, ...]
-    checkpoints: tuple[RunFile, ...]
+    buffers: tuple[RunFile, ...]
     configs: tuple[RunFile, ...]
 
 
@@ -51,8 +52,8 @@ def survey(run: RunFiles) -> Survey:
         tuple(sorted(consoles, key=lambda file: natural(file.name))),
         tuple(run.match("events.out.tfevents.*")),
         tuple(run.match("train_data_step*.jsonl")),
-        tuple([*run.match("step_*/training_info.json"), *run.match("step_*/replay_buffer.pt")]),
-        tuple([*run.match("step_*/config.yaml"), *run.match("wandb/*/*/files/config.yaml")]),
+        tuple(run.match("step_*/replay_buffer.pt")),
+        (*run.match("step_*/config.yaml"), *run.match("wandb/*/files/config.yaml")),
     )
 
 
@@ -62,13 +63,13 @@ def _is_console(run: RunFiles, file: RunFile) -> bool:
         return False
     if not run.is_directory or name in {"ray-driver.log", "output.log"} or _WORKER.search(file.name):
         return True
-    return any(mark in run.head(file.source, _HEAD) for mark in (*MARKS, *ACTORS))
+    return has_mark(run, file.source, MARKS)
 
 
-def is_marked(run: RunFiles, source: str) -> bool:
-    """Whether a console log shows words that only this framework's asynchronous runs print."""
+def has_mark(run: RunFiles, source: str, marks: tuple[bytes, ...]) -> bool:
+    """Whether the beginning of a file holds one of the words."""
     head = run.head(source, _HEAD)
-    return any(mark in head for mark in (*MARKS, *ACTORS))
+    return any(mark in head for mark in marks)
 
 
 def exp_of(name: str) -> str | None:

@@ -29,6 +29,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         exps,
         names,
     )
+    launches = _asynchronous(launches, saved, sink)
     _configure(launches, saved)
     told = [_tell(launch, staged, saved) for launch in launches]
     rows = Rows(sink)
@@ -46,7 +47,28 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
             "Neither a console log nor metrics of a launch are there, so nothing is known of its steps.",
             opens="training",
         )
-    return _facts(told, attempts)
+    return _facts(told, attempts, sink)
+
+
+def _asynchronous(launches: Sequence[Launch], saved: Sequence[Row], sink: Sink) -> list[Launch]:
+    """Leave out log folders without a console that are not those of an asynchronous run: file names don't tell."""
+    configured = any(row["kind"] == "config" and '"grpo.async_grpo.enabled":true' in row["text"] for row in saved)
+    kept: list[Launch] = []
+    for launch in launches:
+        tags = {"train/evicted_stale_prompt_groups", "train/avg_trajectory_age"} & set(launch.scalars)
+        if launch.captures or tags or (configured and not launch.scalars and len(launches) == 1):
+            launch.number = len(kept)
+            kept.append(launch)
+            continue
+        sink.diagnose(
+            "note" if launch.scalars else "warning",
+            "not-asynchronous",
+            f"{launch.exp or 'The folder of metrics'} shows no sign of asynchronous training and is left out; "
+            "if it is such a run, add its console log.",
+            source=launch.exp,
+            opens=None if launch.scalars else "training",
+        )
+    return kept
 
 
 def _rows(staged: Staged, table: str, *order: str) -> list[Row]:
@@ -62,24 +84,21 @@ def _column(staged: Staged, table: str, column: str) -> list[Any]:
 
 
 def _configure(launches: Sequence[Launch], saved: Sequence[Row]) -> None:
-    """Give launches whose console has no configuration that of a file: of their log folder, else of a checkpoint.
+    """Add to what a launch's console says the configuration in its log folder, or that of the checkpoints.
 
-    A checkpoint's folder does not say which launch wrote it; where several checkpoints differ it helps only the last launch.
+    A checkpoint's folder does not say which launch wrote it, so those help only if they all say the same.
     """
     configs = [row for row in saved if row["kind"] == "config"]
-    general = [row for row in configs if files.exp_of(row["source"]) is None]
-    alike = {row["text"] for row in general}
+    general = {row["text"] for row in configs if files.exp_of(row["source"]) is None}
     for launch in launches:
-        own = [row for row in configs if launch.exp and files.exp_of(row["source"]) == launch.exp]
-        if not own and general and (len(alike) == 1 or launch is launches[-1]):
-            own = [max(general, key=lambda row: (row["step"] or 0, row["source"]))]
-        for row in own:
-            launch.settings = orjson.loads(row["text"]) | launch.settings
+        own = [row["text"] for row in configs if launch.exp and files.exp_of(row["source"]) == launch.exp]
+        for text in own[-1:] or (general if len(general) == 1 else ()):
+            launch.settings = orjson.loads(text) | launch.settings
 
 
 def _tell(launch: Launch, staged: Staged, saved: Sequence[Row]) -> Told:
     if launch.dialect == "sc":
-        return single.tell(launch)
+        return single.tell(launch, saved)
     return buffered.tell(launch, saved, set(_dumps(staged, launch)))
 
 
@@ -91,7 +110,7 @@ def _dumps(staged: Staged, launch: Launch) -> dict[int, pl.DataFrame]:
 
 
 def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:
-    """Attempts with the step after which each resumed; what ran before the first one's start is missing."""
+    """Return attempts with the step after which each resumed; report what ran before the first one's start."""
     highest = max((step for life in told for step in life.steps), default=0)
     found = []
     for life in told:
@@ -105,7 +124,7 @@ def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:
                 sink.diagnose(
                     "warning",
                     "earlier-launch-missing",
-                    f"The logs begin after step {life.start}; what was trained before is not in them. Add the earlier logs.",
+                    f"The logs begin after step {life.start}; add the earlier ones, with what was trained before.",
                     opens="training",
                 )
         elif life.start is None:
@@ -115,12 +134,26 @@ def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:
     return found
 
 
-def _facts(told: Sequence[Told], attempts: Sequence[Attempt]) -> RunFacts:
+def _note_warm_up(told: Sequence[Told], sink: Sink) -> None:
+    steps = max(
+        (settings.whole(life.launch.settings, "ppo.policy_training_start_step") or 0 for life in told), default=0
+    )
+    if steps:
+        sink.diagnose(
+            "warning",
+            "critic-warm-up",
+            f"The policy stays the same for the first {steps} steps, in which versions count all the same: "
+            "a gap inside them is no gap between policies.",
+        )
+
+
+def _facts(told: Sequence[Told], attempts: Sequence[Attempt], sink: Sink) -> RunFacts:
     shown = told[-1].launch.settings if told else {}
     unseen = {"pending", "lost"}
     if any(not life.launch.captures for life in told):
-        unseen |= {"dropped", "cancelled"}
+        unseen |= {"dropped", "cancelled"}  # metrics tell of closed steps only
     bound, guarantee = _promise(told)
+    _note_warm_up(told, sink)
     sc = bool(told) and isinstance(told[-1], single.Told)
     return RunFacts(
         framework="nemo-rl",
@@ -132,7 +165,7 @@ def _facts(told: Sequence[Told], attempts: Sequence[Attempt]) -> RunFacts:
         attempts=attempts or (Attempt(0),),
         signs=[sign for life in told for sign in _signs(life.launch)],
         unseen=frozenset(unseen),
-        hints=_hints(told),
+        hints=_hints(told, bound),
         groups_per_step=settings.groups_per_step(shown),
     )
 
@@ -179,8 +212,12 @@ def _signs(launch: Launch) -> list[Sign]:
     return found
 
 
-def _hints(told: Sequence[Told]) -> list[Hint]:
+def _hints(told: Sequence[Told], bound: Bound) -> list[Hint]:
     hints = []
+    if bound.value is None and bound.configured is None:
+        hints.append(
+            Hint("The bound.", "keep the head of the console, or checkpointing.enabled: true, which brings config.yaml")
+        )
     if any(isinstance(life, single.Told) for life in told):
         hints.append(
             Hint(

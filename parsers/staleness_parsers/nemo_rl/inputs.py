@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.config import UnreadableConfig, lookup, read_config
+from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
 from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
@@ -28,7 +28,7 @@ SCALARS: Final = {
     "wall": pl.Float64,
     "record": pl.Int64,
 }
-ROWS: Final = {
+ROWS: Final = pl.Schema({
     "source": pl.String,
     "line": pl.Int64,
     "exp": pl.String,
@@ -38,7 +38,7 @@ ROWS: Final = {
     "tokens_lo": pl.Int64,
     "tokens_hi": pl.Int64,
     "masked": pl.Boolean,
-}
+})
 SAVED: Final = {
     "source": pl.String,
     "step": pl.Int64,
@@ -148,21 +148,8 @@ def read_settings(run: RunFiles, piece: Piece, sink: Sink) -> None:
         _save(sink, piece.source, [{"kind": "config", "text": orjson.dumps(settings).decode()}])
 
 
-def read_checkpoint(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage a checkpoint's step, or the buffer it saved (AG: versions and targets, SC: those of its groups)."""
-    if piece.source.removesuffix(".gz").removesuffix(".zst").endswith("training_info.json"):
-        try:
-            info = read_config(run, piece.source)
-        except UnreadableConfig as why:
-            sink.diagnose(
-                "warning", "damaged-checkpoint", f"The checkpoint's state is unreadable: {why}.", source=piece.source
-            )
-            return
-        step, sampler = lookup(info, "current_step"), lookup(info, "sampler_name")
-        if isinstance(step, int):
-            text = sampler if isinstance(sampler, str) else None
-            _save(sink, piece.source, [{"kind": "info", "version": step, "text": text}])
-        return
+def read_buffer(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage the groups of a checkpoint's buffer: their versions and the steps they are meant for."""
     try:
         with open_torch(run, piece.source, stubs=True) as value:
             _save(sink, piece.source, _buffer(value))
@@ -188,7 +175,7 @@ def _buffer(value: object) -> list[dict[str, Any]]:
     versions, targets = value.get("trajectory_versions"), value.get("target_weight_versions")
     if not isinstance(versions, list) or not isinstance(targets, list) or len(versions) != len(targets):
         return []
-    return [{"kind": "ag", "version": v, "target": t} for v, t in zip(versions, targets, strict=True)]
+    return [{"kind": "ag", "version": v, "target": t, "text": None} for v, t in zip(versions, targets, strict=True)]
 
 
 def _save(sink: Sink, source: str, rows: list[dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
 """Launches of the training process: which lines, scalars and rows belong to which, and in what order they ran.
 
-One launch may have been captured several times (the driver's log, wandb's copy, Ray's own files): captures that tell the
-same times are the same launch, and each kind of line is then taken from the capture that has most of it. The streams of
-a process are not in order relative to each other (guide section 8, pitfall 1), so each kind stays in its own.
+One launch may have been captured several times (the driver's log, wandb's copy, Ray's own files): captures that tell
+the same times are the same launch, and each kind of line is taken from the capture that has most of it. The
+streams of a process are not in order relative to each other (guide section 8, pitfall 1): each kind stays in its own.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ OUT: Final = {
 ERR: Final = {"chunk", "closing"}
 BUFFER: Final = {"state", "sampling", "evicting", "selected", "consumed", "unfit"}
 _BEFORE: Final = {"config", "logdir"}
+_RESTORE: Final = {"restoring", "restored", "unfit"}
 _SC: Final = {"sc_start", "sync", "step", "metrics", "chunk", "closing", "sc_end"}
 _START: Final = {"sc_start", "ag_start"}
 
@@ -102,7 +103,7 @@ class Launch:
         return found
 
     def value(self, tag: str, step: int) -> float | None:
-        """A scalar of a step."""
+        """Return a scalar of a step."""
         row = self.scalars.get(tag, {}).get(step)
         return row["value"] if row else None
 
@@ -123,8 +124,8 @@ def captures(lines: Iterable[Row], names: dict[str, str]) -> list[Capture]:
         by_source.setdefault(row["source"], []).append(row)
     jobs: dict[str, Capture] = {}
     found: list[Capture] = []
-    for source in sorted(by_source, key=lambda source: files.launch_order(names.get(source, source))):
-        name = names.get(source, source)
+    for source in sorted(by_source, key=lambda source: files.launch_order(names[source])):
+        name = names[source]
         if about := files.worker(name):
             job = jobs.setdefault(about[0], Capture(name, "worker", job=about[0]))
             job.rows.extend(by_source[source])
@@ -138,7 +139,8 @@ def _cut(rows: Sequence[Row], name: str) -> list[Capture]:
     waiting: list[Row] = []
     home: dict[int | None, Capture] = {}
     for row in rows:
-        if row["kind"] in _BEFORE:
+        young = bool(found) and all(known["kind"] in _START | _BEFORE | _RESTORE for known in found[-1].rows)
+        if row["kind"] in _BEFORE or (row["kind"] in _RESTORE and not young):
             waiting.append(row)
             continue
         if row["kind"] in _START or not found:

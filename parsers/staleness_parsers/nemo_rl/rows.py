@@ -73,7 +73,7 @@ class Rows:
             monotone=True,
         )
 
-    def fate(self, place: Row, key: str, kind: str, attempt: int, step: int | None, reason: str, count: int) -> None:
+    def fate(self, place: Row, key: str, kind: str, *, attempt: int, step: int | None, reason: str, count: int) -> None:
         """Add the end of a class of untrained trajectories, of which no tokens are known."""
         self.add("spans", place, trajectory_id=key, span_index=0, tokens_lo=0, version_lo=0, monotone=True)
         self.add(

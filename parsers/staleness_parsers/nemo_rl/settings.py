@@ -1,4 +1,4 @@
-"""The configuration: from the driver's printed objects, a checkpoint's or wandb's ``config.yaml`` (guide sections 2 and 5)."""
+"""The configuration: from the driver's printed objects, or a ``config.yaml`` (guide sections 2 and 5)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
 """The single controller: what its lines say of each step (guide sections 3.1, 4.1 to 4.6, 5.1).
 
 Nothing in its logs names a trajectory. A step says how many groups it trained, how many tokens, and its ``lag``: the
-largest ``v_train - start`` over its groups. So a step becomes one anonymous class of tokens in ``[v_train - lag, v_train]``;
-from lag 2 on, the one group that must be that old is a class of its own. The stamp may be one version too old where it
-was taken while a sync was under way: the oldest group's first tokens are of version ``v_train - lag`` or one newer.
+largest ``v_train - start`` over its groups. So a step becomes one anonymous class of tokens in
+``[v_train - lag, v_train]``; from lag 2 on, the one group that must be that old is a class of its own. The stamp may be
+one version too old where it was taken while a sync was under way: the oldest group's first tokens are of version
+``v_train - lag`` or one newer.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
@@ -47,14 +49,16 @@ class Told:
     end: int | None
     proven: int
     given_up: list[Row]
+    crashed: bool = False
+    saved: dict[int, Counter[int]] = field(default_factory=dict)
 
     def step(self, number: int) -> Step:
-        """The step, made if need be."""
+        """Return the step, made if need be."""
         return self.steps.setdefault(number, Step(number))
 
 
-def tell(launch: Launch) -> Told:
-    """Collect a launch's steps from both streams and the scalars."""
+def tell(launch: Launch, saved: Iterable[Row]) -> Told:
+    """Collect a launch's steps from both streams and the scalars; ``saved`` are buffers of checkpoints."""
     told = Told(launch, {}, None, bool(launch.all("restored")), None, 0, launch.all("given_up"))
     for row in launch.best(ERR, "closing"):
         step = told.step(row["a"] + 1)
@@ -74,8 +78,10 @@ def tell(launch: Launch) -> Told:
                 step.metrics.setdefault(tag.removeprefix("train/"), row["value"])
     told.start = _start(told, out)
     _read_output(told, out)
+    _use_saved(told, saved)
     ends = [row["a"] for row in launch.all("sc_end", "stalled") if row["a"] is not None]
     told.end = max(ends, default=None)
+    told.crashed = bool(launch.all("traceback"))
     told.proven = max([told.proven, *ends, *(number for number, step in told.steps.items() if step.logged)])
     if told.start is not None:
         for number in range(told.start + 1, told.proven + 1):
@@ -92,6 +98,20 @@ def _start(told: Told, out: list[Row]) -> int | None:
         if found := re.search(r"step_(\d+)", row["text"]):
             return int(found[1])
     return None
+
+
+def _use_saved(told: Told, saved: Iterable[Row]) -> None:
+    """Take the starts of restored groups from the checkpoint in_order resumed from, per version they are meant for.
+
+    A given-up group may be replaced by one promoted from a later step; then nothing is certain.
+    """
+    rows = [row for row in saved if row["kind"] == "sc" and row["step"] == told.start and row["version"] is not None]
+    restored = [row["a"] for row in told.launch.all("restored")]
+    if sampler(told) != "in_order" or restored != [len(rows)] or told.given_up:
+        return
+    for row in rows:
+        if row["target"] is not None:
+            told.saved.setdefault(row["target"], Counter())[row["version"]] += 1
 
 
 def _read_output(told: Told, out: list[Row]) -> None:
@@ -137,7 +157,7 @@ def write(told: Told, rows: Rows, sink: Sink) -> None:
         key = rows.anonymous(
             row, f"given-up@{_at(told, row)}", told.launch.number, (count or row["b"], count), (row["b"], row["b"])
         )
-        rows.fate(row, key, "lost", told.launch.number, None, "error", count or row["b"])
+        rows.fate(row, key, "lost", attempt=told.launch.number, step=None, reason="error", count=count or row["b"])
 
 
 def _at(told: Told, row: Row) -> str:
@@ -147,7 +167,8 @@ def _at(told: Told, row: Row) -> str:
 def _completed(told: Told, step: Step) -> bool | None:
     if step.logged or step.number <= told.proven:
         return True
-    return False if told.end is not None else None
+    # A crash may come after the optimizer step of a closed batch, but not of an open one.
+    return False if told.end is not None or (told.crashed and step.groups is None) else None
 
 
 def _write_step(told: Told, step: Step, completed: bool | None, rows: Rows) -> None:
@@ -225,24 +246,22 @@ def _write_batch(told: Told, step: Step, completed: bool | None, rows: Rows, sin
             opens="training",
         )
         lag = None
-    place, name = step.place, f"trained@a{told.launch.number}.step{step.number}"
+    name = f"trained@a{told.launch.number}.step{step.number}"
     batch = _Batch(told, step, rows, version, lag)
     if valid is None or most is None or least != most or valid >= least:
-        sure = valid is not None and valid >= least and tokens is not None
+        sure = valid is not None and valid >= least and tokens is not None and tokens >= least
         total: Interval = (tokens, tokens) if tokens is not None else (0, None)
         if sure and size and least == most and lag is not None:
             batch.exact(name, least, size, total[0])
         else:
-            batch.write(
-                place, name, (least, most), groups, total, (version - (version if lag is None else lag), version)
-            )
+            batch.write(name, (least, most), groups, total, (version - (version if lag is None else lag), version))
         return
     # Some rows are masked and which of them is not told: those without loss tokens may hold the oldest group.
     held = (-(-valid // size), min(groups[0], valid)) if size else (0, groups[1])
     span = (version - (version if lag is None else lag), version)
     if valid:
-        batch.write(place, name, (valid, valid), held, (tokens, tokens) if tokens is not None else (0, None), span)
-    batch.write(place, f"masked-{name}", (least - valid, least - valid), (0, groups[1]), (0, None), span, loss=0)
+        batch.write(name, (valid, valid), held, (tokens, tokens) if tokens is not None else (0, None), span)
+    batch.write(f"masked-{name}", (least - valid, least - valid), (0, groups[1]), (0, None), span, loss=0)
 
 
 def _whole(value: float | None) -> int | None:
@@ -262,51 +281,62 @@ class _Batch:
     def exact(self, name: str, trajectories: int, size: int, tokens: int) -> None:
         """Write a step of which all is counted and no row is masked: each trajectory has a loss token at least.
 
-        Its oldest group has a first token of version ``v_train - lag`` or the next one; so have all groups if they
-        share their start: with weight_fifo, the groups of one selection do.
+        One class per known start, whose groups' first tokens are of that version or the next one, and one for the rest.
+        """
+        starts = self._starts(trajectories // size)
+        spare = tokens - trajectories
+        for start, groups in starts:
+            count = groups * size
+            total = (count, count + spare) if len(starts) > 1 else (tokens, tokens)
+            label = name if len(starts) == 1 else f"{name}.{'rest' if start is None else f'v{start}'}"
+            if start is None:
+                span = (self.version - (self.lag or 0), self.version)
+                self.write(label, (count, count), (groups, groups), total, span)
+                continue
+            first = (start, min(start + 1, self.version))
+            key = self.write(label, (count, count), (groups, groups), (count, count), first)
+            self.rows.span(self.step.place, key, 1, (total[0] - count, total[1] - count), (start, self.version))
+        if len(starts) > 1:
+            self._sums(trajectories, tokens)
+
+    def _starts(self, groups: int) -> list[tuple[int | None, int]]:
+        """How many groups started at which version (None: at any the lag allows).
+
+        Restored groups of in_order are known from the checkpoint. With weight_fifo the groups of one selection share
+        their start. Else one group is as old as the lag says, which is worth a class of its own from lag 2 on.
         """
         lag = self.lag or 0
-        groups = trajectories // size
-        alike = groups == 1 or (self.step.chunks == 1 and _sampler(self.told) == "weight_fifo")
-        oldest = groups if alike else 1
-        old = (self.version - lag, self.version - max(lag - 1, 0))
-        span = (self.version - lag, self.version)
-        spare = max(tokens - trajectories, 0)
-        if lag < 1 or (lag < 2 and not alike):
-            self.write(self.step.place, name, (trajectories,) * 2, (groups,) * 2, (tokens, tokens), span)
-            return
-        rest = trajectories - oldest * size
-        first = oldest * size
-        held = (spare, spare) if not rest else (0, spare)
-        key = self.write(
-            self.step.place, f"oldest-{name}" if rest else name, (first,) * 2, (oldest,) * 2, (first, first), old
-        )
-        self.rows.span(self.step.place, key, 1, held, span)
-        if rest:
-            self.write(self.step.place, name, (rest, rest), (groups - oldest,) * 2, (rest, rest + spare), span)
-            for quantity, value in (("trajectories", trajectories), ("loss_tokens", tokens)):
-                self.rows.add(
-                    "constraints",
-                    self.step.place,
-                    attempt=self.told.launch.number,
-                    step=self.step.number,
-                    quantity=quantity,
-                    op="eq",
-                    value=float(value),
-                )
+        saved = self.told.saved.get(self.version)
+        if saved and saved.total() == groups and min(saved) == self.version - lag:
+            return sorted(saved.items())
+        if groups == 1 or (self.step.chunks == 1 and sampler(self.told) == "weight_fifo"):
+            return [(self.version - lag, groups)]
+        return [(None, groups)] if lag < 2 else [(self.version - lag, 1), (None, groups - 1)]
+
+    def _sums(self, trajectories: int, tokens: int) -> None:
+        for quantity, value in (("trajectories", trajectories), ("loss_tokens", tokens)):
+            self.rows.add(
+                "constraints",
+                self.step.place,
+                attempt=self.told.launch.number,
+                step=self.step.number,
+                quantity=quantity,
+                op="eq",
+                value=float(value),
+            )
 
     def write(
         self,
-        place: Row,
         name: str,
         trajectories: Interval,
         groups: Interval,
         tokens: Interval,
         versions: tuple[int, int],
+        *,
         loss: int | None = None,
     ) -> str:
         """Write one class with one span, used in the step."""
-        attempt = self.told.launch.number
+        place, attempt = self.step.place, self.told.launch.number
         key = self.rows.anonymous(place, name, attempt, trajectories, groups)
         self.rows.span(place, key, 0, tokens, versions)
         self.rows.add(
@@ -322,18 +352,18 @@ class _Batch:
         return key
 
 
-def _sampler(told: Told) -> str | None:
+def sampler(told: Told) -> str | None:
+    """Return the sampler the controller names at its start, else the configured one."""
     started = told.launch.all("sc_start")
     name = started[-1]["text"] if started else told.launch.settings.get("async_rl.sampler.name")
     return name if isinstance(name, str) else None
 
 
-sampler = _sampler
-
-
 def _write_drops(told: Told, step: Step, rows: Rows) -> None:
-    """Write evicted groups (finished, so dropped) and aborted ones (running, so cancelled); the metrics of a closed
-    step tell of those whose lines are lost."""
+    """Write evicted groups (finished, so dropped) and aborted ones (running, so cancelled).
+
+    The metrics of a closed step tell of those whose lines are lost.
+    """
     size, attempt = group_size(told.launch.settings), told.launch.number
     for kind, fate in (("evicted", "dropped"), ("aborted", "cancelled")):
         found = [row for drop, row in step.drops if drop == kind]
@@ -346,4 +376,4 @@ def _write_drops(told: Told, step: Step, rows: Rows) -> None:
             count = groups * size if size else None
             name = f"{kind}@{_at(told, row)}.step{step.number}"
             key = rows.anonymous(row, name, attempt, (count or groups, count), (groups, groups))
-            rows.fate(row, key, fate, attempt, step.number, "stale", count or groups)
+            rows.fate(row, key, fate, attempt=attempt, step=step.number, reason="stale", count=count or groups)
