@@ -128,3 +128,10 @@ class TestDrops:
         data = audited(first, last, bound=1).data
         assert data["trajectories"]["dropped"] == {"stale": exact(1)}
         assert data["waste"]["needless_drop_tokens"] == exact(3)
+
+
+class TestMissingUses:
+    def test_a_missing_trajectory_may_have_any_number_of_tokens(self, audited: Audit) -> None:
+        # The step trained 2 trajectories, 1 is identified: the other's tokens are not told.
+        data = audited(closed(span("a", 3, 0), trained("a", 1), step(1, 1, trajectories=2)), bound=1).data
+        assert data["tokens"]["trained"] == {"lo": 3, "hi": None}
