@@ -115,29 +115,40 @@ def _use_saved(told: Told, saved: Iterable[Row]) -> None:
 
 
 def _read_output(told: Told, out: list[Row]) -> None:
-    """Follow the controller's standard output, in which everything before ``train step k`` belongs to step k."""
+    """Follow the controller's standard output: a step's drops, its metrics, then ``train step k``.
+
+    Where that last line is lost, whatever comes after the metrics belongs to the next step.
+    """
     at = (told.start or 0) + 1
+    pending: list[Row] = []
     for row in out:
-        step = told.step(at) if row["kind"] in {"evicted", "aborted", "metrics", "step"} else None
-        if row["kind"] == "waited":
-            waited = row["x"]
-            if at in told.steps:
-                told.steps[at].waited = waited
-        elif step is None:
+        kind = row["kind"]
+        if kind not in {"evicted", "aborted", "metrics", "step", "waited"}:
             continue
-        elif row["kind"] == "metrics":
-            step.metrics |= orjson.loads(row["text"])
-            step.logged = True
-            step.place = step.place or row
-        elif row["kind"] == "step":
-            if row["a"] != at:
-                moved, step = step, told.step(row["a"])
-                if not moved.logged and not moved.drops and not moved.place:
-                    told.steps.pop(moved.number, None)
+        if kind == "step":
+            at = row["a"]
+            step = told.step(at)
             step.lag, step.place, step.logged = row["d"], row, True
-            at = row["a"] + 1
+        if kind == "step" or any(known["kind"] == "metrics" for known in pending):
+            _take_output(told, at, pending)
+            at, pending = at + 1, []
+        if kind != "step":
+            pending.append(row)
+    if any(row["kind"] != "waited" for row in pending):
+        _take_output(told, at, pending)
+
+
+def _take_output(told: Told, number: int, rows: list[Row]) -> None:
+    step = told.step(number)
+    for row in rows:
+        if row["kind"] == "metrics":
+            step.metrics |= orjson.loads(row["text"])
+            step.logged, step.place = True, step.place or row
+        elif row["kind"] == "waited":
+            step.waited = row["x"]
         else:
             step.drops.append((row["kind"], row))
+            step.place = step.place or row
 
 
 def write(told: Told, rows: Rows, sink: Sink) -> None:
