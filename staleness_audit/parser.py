@@ -76,7 +76,8 @@ class Sign:
 class Attempt:
     """One launch of the training process. It continued after step ``resumed_after`` (None = started afresh).
 
-    The framework's step numbers. Where only a range is known, ``resumed_after`` is its upper and
+    The framework's step numbers; -1 (or the number before the first step) = it began the same run anew, so that all
+    earlier steps are superseded; None also for a run of its own in the same folder, which supersedes nothing. Where only a range is known, ``resumed_after`` is its upper and
     ``resumed_after_lo`` its lower end; steps between the two are superseded only possibly.
     """
 
