@@ -124,7 +124,8 @@ SELECT trajectory AS trajectory_id, node AS span_index, token_start,
     form = 'episode' OR form = 'trace' AS monotone,
     make_timestamp(CAST(round(call_start * 1e6) AS BIGINT)) AS started,
     make_timestamp(CAST(round(call_end * 1e6) AS BIGINT)) AS ended,
-    CASE WHEN v_start IS NULL THEN 'inferred' ELSE 'derived' END AS evidence,
+    CASE WHEN {assumed_cut} OR ({assumed_start} AND v_start > first_version AND coalesce(served, -1) < v_start)
+         THEN 'assumed' WHEN v_start IS NULL THEN 'inferred' ELSE 'derived' END AS evidence,
     source, line,
     CASE WHEN form = 'rollout' THEN NULL WHEN form = 'episode' THEN 'traces[' || ordinal || '].nodes[' || node || ']'
          ELSE 'nodes[' || node || ']' END AS locator
@@ -162,8 +163,10 @@ GROUP BY trajectory, attempt, step
 """
 
 _GROUPS = """
-SELECT grp AS group_id, min(attempt) AS attempt, coalesce(max(e.group_size), count(DISTINCT episode)) AS members_lo,
-    greatest(max(e.group_size), count(DISTINCT episode)) AS members_hi, 1 AS multiplicity_lo, 1 AS multiplicity_hi,
+-- Members that were cancelled or never dispatched left no record: the group size is their upper limit.
+SELECT grp AS group_id, min(attempt) AS attempt, count(DISTINCT episode) AS members_lo,
+    CASE WHEN max(e.group_size) IS NOT NULL THEN greatest(max(e.group_size), count(DISTINCT episode)) END AS members_hi,
+    1 AS multiplicity_lo, 1 AS multiplicity_hi,
     'derived' AS evidence, min(source) AS source, arg_min(line, source) AS line
 FROM main m LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env WHERE grp IS NOT NULL GROUP BY grp
 """
@@ -193,7 +196,12 @@ def write_lives(
     connection.execute(_TURN_VERSIONS.format(early_label=str(build.early_label).lower()))
     sink.write_query("trajectories", connection, _TRAJECTORIES.format(unscheduled=unscheduled))
     sink.write_query("groups", connection, _GROUPS)
-    sink.write_query("spans", connection, _SPANS.format(seq_len=seq_len))
+    spans = _SPANS.format(
+        seq_len=seq_len,
+        assumed_cut=str(settings.seq_len_assumed).lower(),
+        assumed_start=str(build.label_assumed).lower(),
+    )
+    sink.write_query("spans", connection, spans)
     sink.write_query("uses", connection, _USES)
     sink.write_query("events", connection, _EVENTS)
     query = "SELECT count(*), any_value(source), any_value(line) FROM turn_versions WHERE NOT consistent"
