@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -273,8 +273,7 @@ def _read_units(
     done = total - len(todo)
     size = sum(piece.end - piece.start for unit in todo.values() for piece in unit.pieces)
     if workers is None:
-        wanted = getattr(parser, "uses_processes", True) and size >= PROCESSES_FROM_BYTES and len(todo) > 1
-        workers = (os.cpu_count() or 1) if wanted else 0
+        workers = (os.cpu_count() or 1) if size >= PROCESSES_FROM_BYTES and len(todo) > 1 else 0
     if workers <= 1:
         for key, unit in todo.items():
             _read_unit(parser, run, unit, parts / key)
@@ -282,8 +281,7 @@ def _read_units(
             if progress:
                 progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
         return
-    # Spawned, not forked: the libraries that read here run threads of their own.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with _pool(parser, workers) as pool:
         futures: dict[Future[None], Unit] = {
             pool.submit(_read_unit, parser, run, unit, parts / key): unit for key, unit in todo.items()
         }
@@ -293,6 +291,14 @@ def _read_units(
             if progress:
                 unit = futures[future]
                 progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
+
+
+def _pool(parser: Parser, workers: int) -> Executor:
+    """Threads for parsers whose work is done by libraries outside the interpreter lock, else processes."""
+    if not getattr(parser, "uses_processes", True):
+        return ThreadPoolExecutor(workers)
+    # Spawned, not forked: the libraries that read here run threads of their own.
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _read_unit(parser: Parser, run: RunFiles, unit: Unit, target: Path) -> None:

@@ -1,0 +1,71 @@
+-- Product: step_lives
+-- Publish: yes
+-- Grain: one row per training step of an attempt, also of steps that only a use mentions.
+-- From: steps, uses, constraints, attempts.
+-- Columns:
+--   step_key                 number that stands for the step in the products below
+--   attempt, step            the step, in the framework's numbering
+--   v_train_lo, v_train_hi   version its weights start from (null = not known)
+--   started, ended           times
+--   waited_us                how long the trainer waited for data before it, in microseconds
+--   updates                  optimizer steps inside it
+--   certain                  it completed and no later attempt can have rolled it back
+--   possible                 it may count: not known to be incomplete or rolled back
+--   rolled_back              a later attempt resumed before it
+--   stated_lo, stated_hi     trajectories the log says it trained (null = not said)
+--   stated_loss_lo, stated_loss_hi       loss tokens the log says it trained
+--   stated_max_lo, stated_max_hi         largest token staleness the log proves for it
+WITH merged AS (
+    SELECT
+        attempt,
+        step,
+        max(v_train_lo) AS v_train_lo,
+        min(v_train_hi) AS v_train_hi,
+        min(started) AS started,
+        max(ended) AS ended,
+        max(waited_us) AS waited_us,
+        max(updates) AS updates,
+        -- Two rows that contradict each other leave it open whether the step completed.
+        CASE WHEN bool_and(completed) = bool_or(completed) THEN bool_and(completed) END AS completed,
+        coalesce(bool_or(superseded), false) AS superseded
+    FROM (
+        SELECT coalesce(attempt, 0) AS attempt, step, v_train_lo, v_train_hi, started, ended, waited_us, updates, completed, superseded
+        FROM steps
+        UNION ALL
+        SELECT DISTINCT coalesce(attempt, 0), step, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM uses
+    )
+    WHERE step IS NOT NULL
+    GROUP BY attempt, step
+),
+stated AS (
+    SELECT
+        coalesce(attempt, 0) AS attempt,
+        step,
+        max(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'ge'))::BIGINT AS stated_lo,
+        min(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'le'))::BIGINT AS stated_hi,
+        max(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'ge'))::BIGINT AS stated_loss_lo,
+        min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le'))::BIGINT AS stated_loss_hi,
+        max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge'))::INTEGER AS stated_max_lo,
+        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi
+    FROM constraints
+    GROUP BY ALL
+),
+judged AS (
+    SELECT
+        merged.*,
+        merged.superseded OR EXISTS (
+            SELECT 1 FROM attempts AS later WHERE later.attempt > merged.attempt AND later.resumed_after < merged.step
+        ) AS rolled_back,
+        EXISTS (
+            SELECT 1 FROM attempts AS later WHERE later.attempt > merged.attempt AND later.resumed_after_lo < merged.step
+        ) AS perhaps_rolled_back
+    FROM merged
+)
+SELECT
+    row_number() OVER (ORDER BY attempt, step)::INTEGER AS step_key,
+    attempt, step, v_train_lo, v_train_hi, started, ended, waited_us, updates,
+    coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AS certain,
+    coalesce(completed, true) AND NOT rolled_back AS possible,
+    rolled_back,
+    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi
+FROM judged LEFT JOIN stated USING (attempt, step)
