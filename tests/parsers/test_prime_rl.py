@@ -432,6 +432,14 @@ def test_steps_of_a_lost_attempt_are_told_apart(run: Run, tmp_path: Path, with_l
     assert "lost" in tables.facts["unseen"]
 
 
+def test_the_weights_an_attempt_starts_from_are_never_labelled_early(run: Run, tmp_path: Path) -> None:
+    """c opens under v2, which attempt 2 loaded before its first group; d under v3, whose update nobody dated."""
+    restart(run)
+    tables = read(run.root, tmp_path / "tables")
+    assert (tables.versions("c0"), tables.versions("d0")) == ([(2, 2)], [(2, 3)])
+    assert tables.versions("a0") == [(0, 0)]
+
+
 def test_a_restart_without_the_launcher_appends_to_the_same_file(run: Run, tmp_path: Path) -> None:
     """Step 3 holds traces of both attempts; those that began before attempt 2 are the lost one's."""
     restart(run)

@@ -75,7 +75,8 @@ bounds AS (
     FROM seen GROUP BY trajectory)
 SELECT r.* EXCLUDE (place), b.arrived_in, b.newest, b.shipped,
        r.v_start IS NULL AND coalesce(e.frozen, false) AS frozen,
-       coalesce(l.resumed, 0) AS first_version
+       -- the weights an attempt starts from are loaded before its first group opens: no label is early there
+       CASE WHEN l.resumed < r.step THEN greatest(l.resumed, 0) ELSE 0 END AS first_version
 FROM ranked r JOIN bounds b USING (trajectory)
 LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM r.env
 LEFT JOIN launches l ON l.attempt = r.attempt
@@ -97,8 +98,8 @@ dated AS (
     ASOF LEFT JOIN begins b ON t.attempt = b.attempt AND t.until < b.at_time),
 recorded AS (
     SELECT *,
-        CASE WHEN {early_label} AND v_start > first_version THEN v_start - 1 ELSE coalesce(v_start, first_version) END
-            AS rec_lo,
+        CASE WHEN {early_label} AND v_start > 0 AND v_start <> first_version THEN v_start - 1
+             ELSE coalesce(v_start, first_version) END AS rec_lo,
         greatest(least(coalesce(v_end, newest), newest), coalesce(v_start, first_version)) AS rec_hi
     FROM dated)
 SELECT *,
@@ -124,7 +125,8 @@ SELECT trajectory AS trajectory_id, node AS span_index, token_start,
     form = 'episode' OR form = 'trace' AS monotone,
     make_timestamp(CAST(round(call_start * 1e6) AS BIGINT)) AS started,
     make_timestamp(CAST(round(call_end * 1e6) AS BIGINT)) AS ended,
-    CASE WHEN {assumed_cut} OR ({assumed_start} AND v_start > first_version AND coalesce(served, -1) < v_start)
+    CASE WHEN {assumed_cut}
+           OR ({assumed_start} AND v_start > 0 AND v_start <> first_version AND coalesce(served, -1) < v_start)
          THEN 'assumed' WHEN v_start IS NULL THEN 'inferred' ELSE 'derived' END AS evidence,
     source, line,
     CASE WHEN form = 'rollout' THEN NULL WHEN form = 'episode' THEN 'traces[' || ordinal || '].nodes[' || node || ']'
