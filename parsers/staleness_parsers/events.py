@@ -14,7 +14,6 @@ line by line with the same queries, so that only the bad lines are lost.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -62,6 +61,13 @@ _COLUMNS: dict[str, str] = {
     **dict.fromkeys(("completed", "monotone"), "BOOLEAN"),
     "versions": "INTEGER[]",
 }
+_COMMON = {
+    name: _COLUMNS[name]
+    for name in (
+        "kind", "n", "trajectory_id", "group_id", "version", "ts", "tokens", "step", "reason", "loss_tokens", "trajectories",
+        "started", "ended", "versions",
+    )
+}  # fmt: skip
 _ARROW = {"VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "INTEGER[]": pa.list_(pa.int32())}
 _WHOLE = (*_NUMBERS, *_INTERVALS[:3], *_ENDS)
 
@@ -138,6 +144,8 @@ class EventsParser:
         piece = unit.pieces[0]
         with connect() as connection:
             _load_lines(run, piece, connection, sink)
+            connection.execute(f"CREATE TYPE source_word AS ENUM ({literal(piece.source)})")
+            connection.execute("CREATE TYPE evidence_word AS ENUM ('recorded')")
             connection.execute("SET VARIABLE source = ?", [piece.source])
             connection.execute("SET VARIABLE attempt = ?", [unit.options.get("attempt") or 0])
             _drop_unusable(connection, piece, sink)
@@ -176,35 +184,41 @@ PARSER = EventsParser()
 
 def _header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, int]:
     """Return the header object (None if the first line is none) and its line number."""
-    head = run.head(file.source, 1 << 20)
+    return _header_of(run.head(file.source, 1 << 20)), 1
+
+
+def _header_of(data: bytes) -> dict[str, Any] | None:
     try:
-        value = orjson.loads(head.split(b"\n", 1)[0])
+        value = orjson.loads(data[: data.find(b"\n")] if b"\n" in data else data)
     except orjson.JSONDecodeError:
-        return None, 1
+        return None
     if not isinstance(value, dict) or not str(value.get("format", "")).startswith("staleness-events/"):
-        return None, 1
-    return value, 1
+        return None
+    return value
 
 
 def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
-    """Make the table ``lines``: the columns of ``_COLUMNS`` and ``line``. Bad lines are diagnosed and left out."""
+    """Make the view ``lines``: the columns of ``_COLUMNS`` and ``line``. Bad lines are diagnosed and left out."""
     if not run.file(piece.source).compressed:
-        columns = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in _COLUMNS.items()) + "}"
-        with NamedTemporaryFile(suffix=".jsonl") as part:
-            with run.open(piece.source) as stream:
-                stream.seek(piece.start)
-                shutil.copyfileobj(_Limited(stream, piece.end - piece.start), part, 1 << 22)
+        with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
+            stream.seek(piece.start)
+            data = stream.read(piece.end - piece.start)
+            first_line = piece.first_line
+            if first_line == 1 and _header_of(data) is not None:
+                # The header's keys are its own; without it most pieces need only the common columns.
+                data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
+            part.write(data)
             part.flush()
-            query = f"SELECT * FROM read_ndjson({literal(part.name)}, columns = {columns}, maximum_object_size = {8 << 20})"
             try:
-                connection.execute(f"CREATE TEMP TABLE parsed AS {query}")
-                if _is_plain(connection, run, piece):
-                    first = piece.first_line
-                    connection.execute(f"CREATE TEMP VIEW lines AS SELECT *, rowid + {first} AS line FROM parsed")
-                    return
+                # Most logs use few of the columns, and every column costs; all are read only where more appear.
+                for columns in (_COMMON, _COLUMNS):
+                    _parse(connection, part.name, columns)
+                    if _is_plain(connection, data, columns):
+                        _name_columns(connection, columns, first_line)
+                        return
             except duckdb.Error:
                 pass  # some line is bad: the careful reader below finds and names it
-            connection.execute("DROP TABLE IF EXISTS parsed")
+        connection.execute("DROP TABLE IF EXISTS parsed")
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in _COLUMNS.items()])
     tables = list(read_json_lines(run, piece, schema, lambda bad: _diagnose_bad(bad, piece.source, sink)))
     whole = pa.concat_tables(tables) if tables else schema.append(pa.field("line", pa.int64())).empty_table()
@@ -212,32 +226,35 @@ def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
     connection.execute("CREATE TEMP TABLE lines AS SELECT * FROM careful")
 
 
-def _is_plain(connection: duckdb.DuckDBPyConnection, run: RunFiles, piece: Piece) -> bool:
-    """Whether rows are lines one to one (no blank ones) and all whole numbers are whole."""
-    fractions = " OR ".join(f"{name} <> floor({name})" for name in _WHOLE)
-    row = connection.execute(f"SELECT count(*), count(*) FILTER ({fractions}) FROM parsed").fetchone()
+def _parse(connection: duckdb.DuckDBPyConnection, path: str, columns: dict[str, str]) -> None:
+    types = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in columns.items()) + "}"
+    # A small limit on lines makes small buffers, which all cores can share; longer lines take the careful path.
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE parsed AS SELECT * FROM read_ndjson({literal(path)}, columns = {types}, "
+        f"maximum_object_size = {4 << 20})"
+    )
+
+
+def _is_plain(connection: duckdb.DuckDBPyConnection, data: bytes, columns: dict[str, str]) -> bool:
+    """Whether rows are lines one to one, whole numbers are whole, and no key was left out.
+
+    Every key ends in ``":``, so if there are as many of these as values, all keys are among the columns. A string that
+    holds the two characters, a null, or an unknown key makes the counts differ, which only costs time.
+    """
+    wholes = [name for name in columns if name in _WHOLE]
+    fractions = " OR ".join(f"{name} <> floor({name})" for name in wholes)
+    values = " + ".join(f"count({name})" for name in columns)
+    row = connection.execute(f"SELECT count(*), count(*) FILTER ({fractions}), {values} FROM parsed").fetchone()
     assert row is not None
-    with run.open(piece.source) as stream:
-        stream.seek(piece.start)
-        data = _Limited(stream, piece.end - piece.start)
-        newlines, last = 0, b""
-        while chunk := data.read(1 << 22):
-            newlines += chunk.count(b"\n")
-            last = chunk[-1:]
-    return bool(row[0] == newlines + (last not in (b"\n", b"")) and row[1] == 0)
+    rows, fractional, found = row
+    if rows != data.count(b"\n") + (not data.endswith(b"\n") and bool(data)) or fractional:
+        raise duckdb.InvalidInputException("blank lines or fractions")
+    return columns is _COLUMNS or found == data.count(b'":')
 
 
-class _Limited:
-    """The next ``left`` bytes of a stream, as a file object to copy from."""
-
-    def __init__(self, stream: Any, left: int) -> None:
-        self._stream = stream
-        self._left = left
-
-    def read(self, size: int) -> bytes:
-        data: bytes = self._stream.read(min(size, self._left))
-        self._left -= len(data)
-        return data
+def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:
+    absent = "".join(f"NULL::{kind} AS {name}, " for name, kind in _COLUMNS.items() if name not in columns)
+    connection.execute(f"CREATE TEMP VIEW lines AS SELECT *, {absent}rowid + {first_line} AS line FROM parsed")
 
 
 def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
@@ -251,6 +268,12 @@ def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
         sink.diagnose(
             "error", "bad-line", f"Not an event ({bad.why}); it was skipped.", source=source, line=bad.line, opens="training"
         )
+
+
+def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
+    sink.diagnose(
+        "error", "bad-event", f"The event cannot be used: {fault}; it was skipped.", source=source, line=line, opens="training"
+    )
 
 
 def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
@@ -270,8 +293,6 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
                   OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories) > 9e15
                   THEN 'a number is too large'
              WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
-             WHEN versions IS NOT NULL AND len(versions) <> len(list_filter(versions, lambda v: v >= 0))
-                  THEN 'a version in the list is null or negative'
              WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
              WHEN isinf(ts) OR isnan(ts) OR abs(ts) > 1e11 OR abs(started) > 1e11 OR abs(ended) > 1e11 THEN 'a time is impossible'
         END"""
@@ -290,14 +311,7 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
                 opens="training",
             )
         else:
-            sink.diagnose(
-                "error",
-                "bad-event",
-                f"The event cannot be used: {fault}; it was skipped.",
-                source=piece.source,
-                line=line,
-                opens="training",
-            )
+            _diagnose_event(fault, piece.source, line, sink)
     usable = "SELECT * EXCLUDE (fault) FROM judged WHERE fault IS NULL" if rows else f"SELECT * FROM lines WHERE NOT ({header})"
     connection.execute(f"CREATE TEMP VIEW usable AS {usable}")
     # Numbers that follow the lines one by one cannot repeat; only if they don't is it worth counting.
@@ -372,7 +386,8 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     )
 
 
-_PLACE = "'recorded' AS evidence, getvariable('source') AS source, line"
+# Constants as enumerations: a word that is the same in every row is then written without hashing it every time.
+_PLACE = "'recorded'::evidence_word AS evidence, getvariable('source')::source_word AS source, line"
 _ATTEMPT = "coalesce(attempt, getvariable('attempt')) AS attempt"
 
 
@@ -446,23 +461,22 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
     is an interval on each run and exact in the constraint that the trajectory's use carries.
     """
     rows = connection.execute(
-        f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line, len(versions) AS all_tokens "
+        f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line "
         "FROM events_ WHERE kind = 'span' AND versions IS NOT NULL AND len(versions) > 0"
     ).to_arrow_table()
     if not rows.num_rows:
         return
     frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame)
-    tokens = frame.select(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"), "versions").explode("versions")
-    begins = (pl.col("versions") != pl.col("versions").shift(1)) | (pl.col("row") != pl.col("row").shift(1))
-    runs = (
-        tokens.with_columns(begins.fill_null(True).alias("begins"), pl.int_range(pl.len(), dtype=pl.Int64).alias("position"))
-        .filter("begins")
-        .with_columns((pl.col("position").shift(-1, fill_value=tokens.height) - pl.col("position")).alias("tokens"))
+    source = _source(connection)
+    runs = _runs(frame["versions"])
+    bad = runs.filter(pl.col("version").is_null() | (pl.col("version") < 0))["row"].unique()
+    for line in frame[bad.to_list()]["line"].to_list():
+        _diagnose_event("a version in its list is null or negative", source, line, sink)
+    lengths = frame.select(pl.col("versions").list.len().cast(pl.Int64).alias("all_tokens"))["all_tokens"]
+    spans = runs.filter(~pl.col("row").is_in(bad.implode())).join(
+        frame.drop("versions").with_columns(lengths).with_row_index("row"), on="row", how="left", maintain_order="left"
     )
-    spans = runs.join(
-        frame.drop("versions").with_row_index("row"), on="row", how="left", maintain_order="left"
-    ).with_columns(pl.int_range(pl.len()).over("row").alias("nth"), pl.len().over("row").alias("runs"))
     others = pl.col("all_tokens") - pl.col("tokens")
     counted = pl.when(pl.col("loss_tokens").is_not_null())
     sink.write(
@@ -475,14 +489,29 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
             pl.col("tokens").alias("tokens_hi"),
             counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0))).cast(pl.Int64).alias("loss_tokens_lo"),
             counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens"))).cast(pl.Int64).alias("loss_tokens_hi"),
-            pl.col("versions").alias("version_lo"),
-            pl.col("versions").alias("version_hi"),
+            pl.col("version").alias("version_lo"),
+            pl.col("version").alias("version_hi"),
             pl.coalesce("ended", "ts").alias("ended"),
             "worker",
             pl.lit("recorded").alias("evidence"),
-            pl.lit(_source(connection)).alias("source"),
+            pl.lit(source).alias("source"),
             "line",
         ),
+    )
+
+
+def _runs(lists: pl.Series) -> pl.DataFrame:
+    """Return runs of equal values inside each list: ``row``, ``version``, ``tokens`` (its length), ``nth`` (within the row)."""
+    ends = lists.list.len().cast(pl.Int64).cum_sum()
+    values = lists.explode(empty_as_null=False)
+    changes = values.ne_missing(values.shift(1)).arg_true().cast(pl.Int64)
+    starts = pl.concat([changes, pl.Series([0]), ends[:-1]]).unique().sort()
+    rows = ends.search_sorted(starts, side="right").cast(pl.UInt32)
+    return pl.DataFrame({"row": rows, "version": values.gather(starts), "start": starts}).select(
+        "row",
+        "version",
+        (pl.col("start").shift(-1, fill_value=len(values)) - pl.col("start")).alias("tokens"),
+        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias("nth"),
     )
 
 
