@@ -1,0 +1,139 @@
+"""Bars: how many tokens of which staleness, what is certain, what is possible, and where the bound lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from staleness_audit.report.terminal.page import Page
+from staleness_audit.report.terminal.words import Glyphs, interval, is_exact, percent
+
+MOST_ROWS = 14
+BAR = 32
+SPARKS = 60
+
+WITHIN, BEYOND, NEUTRAL = "green", "red", "cyan"
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Members whose value lies in ``[first, last]`` (last None = or more): ``low`` of them for certain, at most ``high``."""
+
+    first: int
+    last: int | None
+    low: int
+    high: int | None
+
+    def label(self) -> str:
+        """``3``, ``4..7``, ``12 or more``."""
+        if self.last is None:
+            return f"{self.first} or more"
+        return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
+
+
+def bins(histogram: Sequence[Mapping[str, Any]], name: str, bound: int | None, total: Mapping[str, Any]) -> list[Bin]:
+    """Rows of the JSON histogram as at most about ``MOST_ROWS`` bins, none of which straddles the bound.
+
+    Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere.
+    """
+    finite = [row for row in histogram if not row.get("or_more")]
+    span = max((int(row["staleness"]) for row in finite), default=0) + 1
+    width = -(-span // MOST_ROWS)
+    origin = 0 if bound is None else bound + 1
+    joined: dict[int, list[Mapping[str, Any]]] = {}
+    for row in finite:
+        joined.setdefault((int(row["staleness"]) - origin) // width, []).append(row)
+    found = []
+    for index, rows in sorted(joined.items()):
+        highs = [row[name]["hi"] for row in rows]
+        first = max(origin + index * width, 0)
+        high = None if None in highs else sum(highs)
+        found.append(Bin(first, origin + (index + 1) * width - 1, sum(row[name]["lo"] or 0 for row in rows), high))
+    for row in histogram:
+        # An open class that nothing is known to be in is said in words by whoever shows the bars.
+        if row.get("or_more") and (row[name]["lo"] or row[name]["hi"]):
+            found.append(Bin(int(row["staleness"]), None, row[name]["lo"] or 0, row[name]["hi"]))
+    certain = sum(each.low for each in found)
+    most = total["hi"]
+    if most is None:
+        return found
+    return [
+        Bin(
+            each.first,
+            each.last,
+            each.low,
+            max(each.low, min(most if each.high is None else each.high, most - certain + each.low)),
+        )
+        for each in found
+    ]
+
+
+def bar(low: int, high: int | None, scale: int, glyphs: Glyphs, style: str, width: int = BAR) -> Text:
+    """Return a solid part for what is certain and a shaded one for what is possible; an open end is an arrow."""
+    if scale <= 0:
+        return Text(glyphs.more if high is None else "", "dim")
+    solid = round(low / scale * width)
+    shaded = round((low if high is None else high) / scale * width) - solid
+    text = Text(glyphs.full * solid, style)
+    if low and not solid:
+        text.append(glyphs.thin, style)
+        shaded -= 1
+    text.append(glyphs.maybe * (max(shaded, 0) or int(high is not None and high > low and not low)), style)
+    if high is None:
+        text.append(glyphs.more, "dim")
+    return text
+
+
+def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | None, total: Mapping[str, Any]) -> None:
+    """Draw the bins, green within the bound and red beyond it, with a line where the bound lies."""
+    glyphs = page.glyphs
+    scale = max((each.low if each.high is None else each.high for each in found), default=0)
+    whole = total["lo"] if is_exact(total) else None
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True, style="dim")
+    table.add_column(no_wrap=True, overflow="crop")
+    table.add_row(*(Text(title, "dim") for title in ("staleness", noun, "", "")))
+    drawn = bound is None
+    for each in found:
+        beyond = bound is not None and each.first > bound
+        if beyond and not drawn:
+            _draw_bound(table, bound, glyphs)
+            drawn = True
+        style = NEUTRAL if bound is None else BEYOND if beyond else WITHIN
+        count = {"lo": each.low, "hi": each.high}
+        share = percent(each.low / whole) if whole and each.low == each.high else ""
+        table.add_row(each.label(), interval(count, glyphs), share, bar(each.low, each.high, scale, glyphs, style))
+    if not drawn:
+        _draw_bound(table, bound, glyphs)
+    page.print(table, 2)
+    if any(each.high is None or each.high > each.low for each in found):
+        page.print(
+            Text(f"{glyphs.full} certain   {glyphs.maybe} possible   {glyphs.more} no upper end known", "dim"), 2
+        )
+
+
+def _draw_bound(table: Table, bound: int | None, glyphs: Glyphs) -> None:
+    table.add_row(Text(f"bound {bound}", "bold"), "", "", Text(glyphs.rule * BAR, "bold"))
+
+
+def sparkline(values: Sequence[int | None], bound: int | None, glyphs: Glyphs, width: int = SPARKS) -> Text:
+    """Draw one character per step (or per run of steps: its largest), red beyond the bound; a gap where nothing is known."""
+    per = max(1, -(-len(values) // width))
+    chunks = [values[start : start + per] for start in range(0, len(values), per)]
+    peaks = [max((value for value in chunk if value is not None), default=None) for chunk in chunks]
+    top = max((value for value in peaks if value is not None), default=0)
+    text = Text()
+    for value in peaks:
+        if value is None:
+            text.append(" ")
+            continue
+        level = round(value / top * (len(glyphs.spark) - 1)) if top else 0
+        style = NEUTRAL if bound is None else BEYOND if value > bound else WITHIN
+        text.append(glyphs.spark[level], style)
+    return text

@@ -1,0 +1,101 @@
+"""The worst violations as a table, and the story of the worst one in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.text import Text
+
+from staleness_audit.report.terminal.page import Page
+from staleness_audit.report.terminal.words import place, shorten
+
+CONTROLS = {
+    "L1": "L1, holding it back before generation",
+    "L2": "L2, cancelling it while it was generated",
+    "L3": "L3, dropping it (or its old tokens) at the training input",
+}
+
+
+def show_worst(data: Mapping[str, Any], page: Page) -> None:
+    """Show the listed violations; nothing if there are none."""
+    worst = data["violations"]["worst"] or []
+    if not worst:
+        return
+    proven = [row for row in worst if row.get("proven", True)]
+    page.section("Worst violations" if proven else "Trajectories that may violate the bound")
+    names = [shorten(page.plain(row["trajectory_id"]), 28, page.glyphs) for row in worst]
+    several = len({row.get("attempt", 0) for row in worst}) > 1
+    rows = [
+        (
+            name if row.get("proven", True) else f"{name} (possible)",
+            f"{row['step']} (attempt {row['attempt']})" if several else str(row["step"]),
+            Text(page.interval(row["staleness"]), "red" if row.get("proven", True) else ""),
+            page.interval(row["in_flight"]),
+            page.interval(row["in_queue"]),
+            page.interval(row["tokens"]),
+            " ".join(row["stoppable_at"]),
+            _short_place(row, page),
+        )
+        for name, row in zip(names, worst, strict=True)
+    ]
+    columns = (
+        "trajectory",
+        ("step", "right"),
+        ("stale", "right"),
+        ("flight", "right"),
+        ("queue", "right"),
+        ("tokens", "right"),
+        ("stop at", "keep"),
+        "log line",
+    )
+    page.table(columns, rows)
+    page.print(
+        Text(
+            "flight + queue: versions that passed while it was generated, and while it waited to be trained. tokens: those "
+            "beyond the bound. stop at: which control could have prevented it: L1 admission, L2 cancelling in "
+            "flight, L3 the training input.",
+            "dim",
+        ),
+        2,
+    )
+    _story(data, worst[0], page)
+
+
+def _short_place(row: Mapping[str, Any], page: Page) -> str:
+    """Where the oldest trained tokens are logged; of a long path its end, as the story gives the whole."""
+    if not row["evidence"]:
+        return ""
+    shown = place(row["evidence"][0], page.glyphs)
+    return shown if len(shown) <= 28 else page.glyphs.cut + shown[-27:]
+
+
+def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
+    bound, interval = data["bound"]["value"], page.interval
+    name = page.plain(row["trajectory_id"], 120)
+    group = (
+        f" of group {page.plain(row['group_id'], 120)}"
+        if row["group_id"] and row["group_id"] != row["trajectory_id"]
+        else ""
+    )
+    page.print()
+    sure = row.get("proven", True)
+    page.print(
+        Text.assemble(
+            (f"{'The worst' if sure else 'The likeliest'}: {name}", "bold"),
+            f"{group}, trained by step {row['step']}. Its oldest trained token {'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
+            f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}. "
+            f"Could have been stopped at {'; or at '.join(CONTROLS[level] for level in row['stoppable_at'])}.",
+        ),
+        2,
+    )
+    page.facts(
+        [(str(item.get("what", "evidence")), f"{place(item, page.glyphs)}{_known(item)}") for item in row["evidence"]],
+        4,
+    )
+    page.print(Text("Its whole life: staleness-audit explain RUN --worst", "dim"), 2)
+
+
+def _known(item: Mapping[str, Any]) -> str:
+    known = item.get("known")
+    return f" ({known})" if known and known != "recorded" else ""
