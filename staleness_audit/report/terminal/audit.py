@@ -1,7 +1,8 @@
-"""One audit on a terminal: verdict first, then the few figures that matter, then what proves them and what is missing."""
+"""One audit on a terminal: verdict first, then the few figures that matter, what proves them and what is missing."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,12 +30,9 @@ FEW = 5
 
 
 def render_audit(data: Data, console: Console, *, verbose: bool = False) -> None:
-    """Show one audit.
+    """Show one audit: ``data`` is the JSON document of DESIGN section 5, whose text from logs cannot steer the console.
 
-    Args:
-        data: the JSON document of DESIGN section 5.
-        console: where to; text from logs in ``data`` cannot steer it.
-        verbose: list every diagnostic and every differing figure.
+    ``verbose``: list every diagnostic and every differing figure.
     """
     page = Page(console)
     _verdict(data, page)
@@ -52,9 +50,11 @@ def render_summary(documents: Sequence[Data], console: Console) -> None:
     """Show several audits side by side, one line each."""
     page = Page(console)
     page.section("Summary")
+    paths = [str(data["run"]["path"]) for data in documents]
+    shared = os.path.commonpath(paths) if len(set(paths)) > 1 and all(map(os.path.isabs, paths)) else ""
     rows = [
         (
-            shorten(page.plain(data["run"]["path"]), 30, page.glyphs),
+            shorten(page.plain(os.path.relpath(path, shared) if shared else path), 40, page.glyphs),
             page.plain(data["run"]["framework"], 20),
             Text(NAMES[data["verdict"]], STYLES[data["verdict"]].rpartition(" ")[2]),
             "none" if data["bound"]["value"] is None else str(data["bound"]["value"]),
@@ -64,7 +64,7 @@ def render_summary(documents: Sequence[Data], console: Console) -> None:
             else page.interval(data["violations"][data["gate"]["count"]]),
             str(data["gate"]["exit"]),
         )
-        for data in documents
+        for path, data in zip(paths, documents, strict=True)
     ]
     columns = (
         "run",
@@ -147,7 +147,8 @@ def _run(data: Data, page: Page) -> None:
             ("steps", page.count(run["steps"], "step") + f" completed{attempts}"),
             (
                 "trained",
-                f"{page.count(trained, 'trajectory')} of {page.interval(data['trajectories']['seen'])} seen, {page.count(tokens, 'token')}{twice}",
+                f"{page.count(trained, 'trajectory')} of {page.interval(data['trajectories']['seen'])} seen, "
+                f"{page.count(tokens, 'token')}{twice}",
             ),
             ("times", times),
             ("evidence", _coverage(data["coverage"])),
@@ -230,9 +231,11 @@ def _averages(staleness: Mapping[str, Any], page: Page) -> str:
     mean = page.interval(staleness["token_mean"])
     if mean == "unknown":
         return ""
-    names = (("token_p50", "half"), ("token_p90", "90 %"), ("token_p99", "99 %"))
-    shares = [f"{page.interval(staleness[key])} ({name})" for key, name in names]
-    return f"{mean}; tokens are at most {', '.join(shares)}"
+    names = (("token_p50", "half of the tokens"), ("token_p90", "90 %"), ("token_p99", "99 %"))
+    shares = [
+        f"{name} at most {page.interval(staleness[key])}" for key, name in names if staleness[key]["hi"] is not None
+    ]
+    return "; ".join([mean, ", ".join(shares)] if shares else [mean])
 
 
 def _parts(staleness: Mapping[str, Any], page: Page) -> str:
@@ -267,7 +270,7 @@ def _over_time(data: Data, page: Page) -> Text | str:
 
 
 def _reported(data: Data, page: Page, verbose: bool) -> None:
-    """The framework's own figures that contradict the rebuilt ones, by name."""
+    """Show the framework's own figures that contradict the rebuilt ones, by name."""
     differing: dict[str, list[Mapping[str, Any]]] = {}
     compared: dict[str, int] = {}
     for row in data["reported"]:

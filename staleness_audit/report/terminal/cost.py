@@ -40,16 +40,22 @@ def show_waste(data: Mapping[str, Any], page: Page) -> None:
     table.add_column(no_wrap=True, overflow="crop")
     scale = generated["lo"] if generated["hi"] is None else generated["hi"]
     whole = generated["lo"] if is_exact(generated) else None
-    for name, value, style in _parts(tokens, page):
+    parts = _parts(tokens, page)
+    for name, value, style in parts:
+        if page.interval(value) == "unknown":
+            continue
         share = percent(value["lo"] / whole) if whole and is_exact(value) else ""
         table.add_row(
             Text(name),
             page.interval(value),
             share,
-            bar(value["lo"] or 0, value["hi"], scale or 0, page.glyphs, style, BAR),
+            bar((value["lo"] or 0, value["hi"]), scale or 0, page.glyphs, style, BAR),
         )
     table.add_row(Text("generated in all", "bold"), Text(page.interval(generated), "bold"), "", "")
     page.print(table, 2)
+    unknown = [name for name, value, _ in parts if page.interval(value) == "unknown"]
+    if unknown:
+        page.print(Text(f"unknown: {', '.join(unknown)}", "dim"), 2)
     page.print()
     page.facts(
         [
@@ -86,7 +92,10 @@ def _ratio(ratio: Mapping[str, Any], page: Page) -> str:
 def _doomed(doomed: Mapping[str, Any] | None, page: Page) -> str:
     if doomed is None or is_zero(doomed) or page.interval(doomed) == "unknown":
         return ""
-    return f"{page.count(doomed, 'token')} sampled when their trajectory was already beyond the bound; cancelling in flight would have saved them"
+    return (
+        f"{page.count(doomed, 'token')} sampled when their trajectory was already beyond the bound; "
+        "cancelling in flight would have saved them"
+    )
 
 
 def _needless(needless: Mapping[str, Any] | None, page: Page) -> str:

@@ -42,7 +42,9 @@ def render_frameworks(parsers: Mapping[str, Parser], console: Console) -> None:
 
 
 def _guaranteed(mode: Mode) -> Text:
-    return {True: Text("yes", "green"), False: Text("no", "red")}.get(mode.strict, Text("not known", "dim"))  # type: ignore[call-overload,no-any-return]
+    if mode.strict is None:
+        return Text("not known", "dim")
+    return Text("yes", "green") if mode.strict else Text("no", "red")
 
 
 def _limit(mode: Mode) -> str:

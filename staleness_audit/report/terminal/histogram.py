@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +12,8 @@ from rich.text import Text
 from staleness_audit.report.terminal.page import Page
 from staleness_audit.report.terminal.words import Glyphs, interval, is_exact, percent
 
-MOST_ROWS = 14
+WITHIN_ROWS = 8
+BEYOND_ROWS = 10
 BAR = 32
 SPARKS = 60
 
@@ -21,7 +22,7 @@ WITHIN, BEYOND, NEUTRAL = "green", "red", "cyan"
 
 @dataclass(frozen=True)
 class Bin:
-    """Members whose value lies in ``[first, last]`` (last None = or more): ``low`` of them for certain, at most ``high``."""
+    """Members whose value lies in ``[first, last]`` (last None = or more): ``low`` for certain, at most ``high``."""
 
     first: int
     last: int | None
@@ -36,44 +37,44 @@ class Bin:
 
 
 def bins(histogram: Sequence[Mapping[str, Any]], name: str, bound: int | None, total: Mapping[str, Any]) -> list[Bin]:
-    """Rows of the JSON histogram as at most about ``MOST_ROWS`` bins, none of which straddles the bound.
+    """Join the rows of the JSON histogram to a few bins, none of which straddles the bound.
 
     Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere.
+    An open class that nothing is known to be in makes no bin; whoever shows the bars says so in words.
     """
     finite = [row for row in histogram if not row.get("or_more")]
-    span = max((int(row["staleness"]) for row in finite), default=0) + 1
-    width = -(-span // MOST_ROWS)
-    origin = 0 if bound is None else bound + 1
-    joined: dict[int, list[Mapping[str, Any]]] = {}
-    for row in finite:
-        joined.setdefault((int(row["staleness"]) - origin) // width, []).append(row)
+    opened = [row for row in histogram if row.get("or_more") and (row[name]["lo"] or row[name]["hi"])]
+    top = max((int(row["staleness"]) for row in finite), default=-1)
     found = []
-    for index, rows in sorted(joined.items()):
-        highs = [row[name]["hi"] for row in rows]
-        first = max(origin + index * width, 0)
-        high = None if None in highs else sum(highs)
-        found.append(Bin(first, origin + (index + 1) * width - 1, sum(row[name]["lo"] or 0 for row in rows), high))
-    for row in histogram:
-        # An open class that nothing is known to be in is said in words by whoever shows the bars.
-        if row.get("or_more") and (row[name]["lo"] or row[name]["hi"]):
-            found.append(Bin(int(row["staleness"]), None, row[name]["lo"] or 0, row[name]["hi"]))
-    certain = sum(each.low for each in found)
+    for first, last in _ranges(top, bound):
+        rows = [row[name] for row in finite if first <= row["staleness"] <= last]
+        highs = [row["hi"] for row in rows]
+        if rows:
+            found.append(Bin(first, last, sum(row["lo"] or 0 for row in rows), None if None in highs else sum(highs)))
+    found += [Bin(int(row["staleness"]), None, row[name]["lo"] or 0, row[name]["hi"]) for row in opened]
     most = total["hi"]
     if most is None:
         return found
-    return [
-        Bin(
-            each.first,
-            each.last,
-            each.low,
-            max(each.low, min(most if each.high is None else each.high, most - certain + each.low)),
-        )
-        for each in found
-    ]
+    certain = sum(each.low for each in found)
+    ends = [min(most if each.high is None else each.high, most - certain + each.low) for each in found]
+    return [replace(each, high=max(each.low, end)) for each, end in zip(found, ends, strict=True)]
 
 
-def bar(low: int, high: int | None, scale: int, glyphs: Glyphs, style: str, width: int = BAR) -> Text:
+def _ranges(top: int, bound: int | None) -> list[tuple[int, int]]:
+    """Cut 0 to ``top`` into ranges of equal width, within the bound and beyond it apart."""
+    if bound is None or bound >= top:
+        return _cut(0, top, WITHIN_ROWS + BEYOND_ROWS)
+    return _cut(0, bound, WITHIN_ROWS) + _cut(bound + 1, top, BEYOND_ROWS)
+
+
+def _cut(first: int, last: int, most: int) -> list[tuple[int, int]]:
+    width = max(1, -(-(last - first + 1) // most))
+    return [(start, min(start + width - 1, last)) for start in range(first, last + 1, width)]
+
+
+def bar(count: tuple[int, int | None], scale: int, glyphs: Glyphs, style: str, width: int = BAR) -> Text:
     """Return a solid part for what is certain and a shaded one for what is possible; an open end is an arrow."""
+    low, high = count
     if scale <= 0:
         return Text(glyphs.more if high is None else "", "dim")
     solid = round(low / scale * width)
@@ -108,7 +109,7 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
         style = NEUTRAL if bound is None else BEYOND if beyond else WITHIN
         count = {"lo": each.low, "hi": each.high}
         share = percent(each.low / whole) if whole and each.low == each.high else ""
-        table.add_row(each.label(), interval(count, glyphs), share, bar(each.low, each.high, scale, glyphs, style))
+        table.add_row(each.label(), interval(count, glyphs), share, bar((each.low, each.high), scale, glyphs, style))
     if not drawn:
         _draw_bound(table, bound, glyphs)
     page.print(table, 2)
@@ -123,7 +124,7 @@ def _draw_bound(table: Table, bound: int | None, glyphs: Glyphs) -> None:
 
 
 def sparkline(values: Sequence[int | None], bound: int | None, glyphs: Glyphs, width: int = SPARKS) -> Text:
-    """Draw one character per step (or per run of steps: its largest), red beyond the bound; a gap where nothing is known."""
+    """Draw a character per step (or run of steps: its largest), red beyond the bound, a gap where nothing is known."""
     per = max(1, -(-len(values) // width))
     chunks = [values[start : start + per] for start in range(0, len(values), per)]
     peaks = [max((value for value in chunk if value is not None), default=None) for chunk in chunks]

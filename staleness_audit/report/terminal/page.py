@@ -17,6 +17,9 @@ WIDEST = 100
 
 Cell = str | Text
 
+# Rich's own substitute for its lines draws a grid.
+_ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
 
 class Page:
     """Writes to a console; ``glyphs`` are those that its encoding can show."""
@@ -31,7 +34,14 @@ class Page:
         shown = Text(renderable) if isinstance(renderable, str) else renderable
         if indent:
             shown = Padding(shown, (0, 0, 0, indent))
-        self.console.print(shown, width=self.width)
+        if self.console.is_terminal:
+            self.console.print(shown, width=self.width)
+            return
+        # In a file or on a pipe, lines end where their text ends.
+        with self.console.capture() as captured:
+            self.console.print(shown, width=self.width)
+        for line in captured.get().splitlines():
+            self.console.out(line.rstrip(), highlight=False)
 
     def section(self, title: str) -> None:
         """Begin a section."""
@@ -50,8 +60,9 @@ class Page:
             self.print(grid, indent)
 
     def table(self, columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequence[Cell]], indent: int = 2) -> None:
-        """Write a table. A column is its title, or (title, "right" | "keep"): numbers to the right, words that never break."""
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+        """Write a table. A column is its title; (title, "right") for numbers, (title, "keep") for words never broken."""
+        lines = _ASCII_HEAD if self.glyphs is ASCII else box.SIMPLE_HEAD
+        table = Table(box=lines, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
         for column in columns:
             title, kind = (column, "left") if isinstance(column, str) else column
             table.add_column(
@@ -66,7 +77,7 @@ class Page:
         return plain(value, self.glyphs, limit)
 
     def interval(self, value: JsonInterval | None) -> str:
-        """What is known of a quantity."""
+        """Say what is known of a quantity."""
         return interval(value, self.glyphs)
 
     def count(self, value: JsonInterval, noun: str) -> str:

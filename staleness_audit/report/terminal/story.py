@@ -1,4 +1,4 @@
-"""One trajectory's life: the actors, a drawing over policy versions, one line per event, and the subtraction that decides."""
+"""One trajectory's life: the actors, a drawing over policy versions, a line per event, the subtraction that decides."""
 
 from __future__ import annotations
 
@@ -38,13 +38,10 @@ WHAT = {
 
 
 def render_story(story: Story, console: Console, *, stoppable: Mapping[int, Sequence[str]] | None = None) -> None:
-    """Show one trajectory's life.
+    """Show the life of one trajectory; text from logs in the story cannot steer the console.
 
-    Args:
-        story: from ``AuditResult.explain``.
-        console: where to; text from logs in the story cannot steer it.
-        stoppable: by training step, the controls that could have stopped it (``stoppable_at`` of the audit), where
-            they are known better than the story alone gives them.
+    ``stoppable``: by training step, the controls that could have stopped it (``stoppable_at`` of the audit), where they
+    are known better than the story alone gives them.
     """
     page = Page(console)
     _actors(story, page)
@@ -58,9 +55,9 @@ def _actors(story: Story, page: Page) -> None:
     page.print(Text.assemble("Let T be trajectory ", (page.plain(story.trajectory_id), "bold"), "."))
     group = f"T belongs to group {page.plain(story.group_id, 200)}" if story.group_id else "No group of T is logged"
     tokens = page.count(story.tokens.json(), "sampled token")
-    page.print(f"{group}; attempt {story.attempt} of the run admitted it; it has {tokens}.")
     fates = [_fate(fate, page) for fate in story.fates]
-    page.print(("Its fate: " if len(fates) == 1 else "Its fate is one of: ") + (", ".join(fates) or "not known") + ".")
+    fate = ("Its fate: " if len(fates) < 2 else "Its fate is one of: ") + (", ".join(fates) or "not known")
+    page.print(f"{group}; attempt {story.attempt} of the run admitted it; it has {tokens}. {fate}.")
 
 
 def _fate(fate: str, page: Page) -> str:
@@ -101,14 +98,8 @@ def _drawing(story: Story, page: Page) -> None:
             continue
         age, beyond = _age(row.version, worst, story.bound)
         style = "red" if beyond else "green" if worst is not None and story.bound is not None else "cyan"
-        drawn = bar(
-            int(row.tokens.lo or 0),
-            None if row.tokens.hi is None else int(row.tokens.hi),
-            scale,
-            page.glyphs,
-            style,
-            BAR,
-        )
+        tokens = (int(row.tokens.lo or 0), None if row.tokens.hi is None else int(row.tokens.hi))
+        drawn = bar(tokens, scale, page.glyphs, style, BAR)
         table.add_row(Text(row.label, "bold"), drawn, page.count(row.tokens.json(), "token"), Text(age, style))
     page.print(table, 2)
     if worst is not None:

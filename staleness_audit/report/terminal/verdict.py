@@ -31,7 +31,7 @@ def _why_pass(data: Data, page: Page) -> str:
     largest, bound = data["staleness"]["max"], data["bound"]["value"]
     if largest["lo"] is None:
         return "Every trained token was masked out of the loss, so none can be too stale."
-    return f"Every trained token was within the bound: the largest staleness is {page.interval(largest)}, the bound {bound}."
+    return f"Every trained token was within the bound of {bound}: the largest staleness is {page.interval(largest)}."
 
 
 def _why_fail(data: Data, page: Page) -> str:
@@ -44,7 +44,8 @@ def _why_fail(data: Data, page: Page) -> str:
         subject = "The one trained trajectory is"
     else:
         subject = f"{number(proven)} of {trained} {'is' if proven == 1 else 'are'}"
-    return f"{subject} proven to hold tokens staler than the bound of {bound} allows; the worst is {page.interval(largest)}."
+    worst = page.interval(largest)
+    return f"{subject} proven to hold tokens staler than the bound of {bound} allows; the worst is {worst}."
 
 
 def _why_inconclusive(data: Data, page: Page) -> str:
@@ -60,9 +61,14 @@ def _why_inconclusive(data: Data, page: Page) -> str:
         )
     possible = data["violations"]["trajectories"]
     if possible["hi"] is None or is_zero(possible):
-        return f"No violation is proven, but the logs don't say of every trained token whether it was within the bound of {bound}."
+        return (
+            f"No violation is proven, but the logs don't say of every trained token whether it kept the bound {bound}."
+        )
     who = page.count({"lo": possible["hi"], "hi": possible["hi"]}, "trained trajectory")
-    return f"No violation is proven, but up to {who} may exceed the bound of {bound}: the logs narrow their staleness down only to an interval."
+    return (
+        f"No violation is proven, but up to {who} may exceed the bound of {bound}: the logs narrow their staleness "
+        "down only to an interval."
+    )
 
 
 def _unread(data: Data) -> bool:
@@ -82,7 +88,7 @@ def _why_no_bound(data: Data, page: Page) -> str:
 
 
 def bound_line(data: Data, page: Page) -> str:
-    """The bound, where it comes from, and how it was converted."""
+    """Say which bound was judged, where it comes from, and how it was converted."""
     bound = data["bound"]
     key = page.plain(bound["key"], 120) if bound["key"] else None
     stated = None if bound["configured"] is None else page.plain(_short_json(bound["configured"]), 80)
@@ -95,7 +101,7 @@ def bound_line(data: Data, page: Page) -> str:
     return f"none ({conversion})" if conversion else "none"
 
 
-def _short_json(value: Any) -> str:
+def _short_json(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -117,6 +123,8 @@ def promise_lines(data: Data, page: Page) -> tuple[str, str]:
             if limit == "none"
             else f"The mechanism limits staleness to {limit}"
         ), reason
+    if strict is None and verdict == "inconclusive":
+        return "Neither whether this run kept the bound nor whether the mechanism guarantees it is known", reason
     if strict is None:
         return f"{observed}; whether the mechanism guarantees it is not known", reason
     if strict:
@@ -142,7 +150,7 @@ def violation_lines(data: Data, page: Page) -> tuple[str, str]:
         if steps:
             proven += f", in {len(steps)} {'step' if len(steps) == 1 else 'steps'} ({_listed_steps(steps)})"
     if any(value["hi"] is None for value in units.values()):
-        return proven, "more: how many is not known"
+        return proven, "an unknown number" + ("" if proven == "none" else " more")
     beyond = {unit: value["hi"] - (value["lo"] or 0) for unit, value in units.items()}
     if not any(beyond.values()):
         return proven, "none" if proven == "none" else "none beside these"
@@ -163,12 +171,15 @@ def _listed_steps(steps: list[Mapping[str, Any]], most: int = 8) -> str:
 
 
 def gate_line(data: Data) -> str:
-    """The exit code and what it counts."""
+    """Say the exit code and what it counts."""
     gate = data["gate"]
+    if data["verdict"] == "no-bound":
+        return f"exit code {gate['exit']}: no bound to judge by"
     unit = gate["count"]
     allowed = (
         f"at most {number(gate['max_violations'])} violating {unit} allowed"
         if gate["max_violations"]
         else f"no violating {unit} allowed"
     )
-    return f"exit code {gate['exit']} ({allowed})"
+    meaning = {0: "accepted", 1: "refused", 3: "not known"}.get(gate["exit"], "")
+    return f"exit code {gate['exit']}: {meaning} ({allowed})"

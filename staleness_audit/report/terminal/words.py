@@ -37,7 +37,7 @@ ASCII = Glyphs("#", "|", ".", ">", ">=", "<=", "-", "-", "-", "...", "v", "?", "
 
 
 def plain(value: object, glyphs: Glyphs = UNICODE, limit: int = 500) -> str:
-    """Text from a log, unable to steer a terminal: one line, no control or direction characters, at most ``limit`` long."""
+    """Text from a log, unable to steer a terminal: one line, no control characters, at most ``limit`` long."""
     # No more is looked at than can be shown: a log line may be megabytes long.
     text = str(value)[: limit + 1]
     shown = "".join(_harmless(character, glyphs) for character in text)

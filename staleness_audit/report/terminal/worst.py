@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.text import Text
@@ -26,6 +26,7 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     page.section("Worst violations" if proven else "Trajectories that may violate the bound")
     names = [shorten(page.plain(row["trajectory_id"]), 28, page.glyphs) for row in worst]
     several = len({row.get("attempt", 0) for row in worst}) > 1
+    title, cells = _places(worst, page)
     rows = [
         (
             name if row.get("proven", True) else f"{name} (possible)",
@@ -35,9 +36,9 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
             page.interval(row["in_queue"]),
             page.interval(row["tokens"]),
             " ".join(row["stoppable_at"]),
-            _short_place(row, page),
+            where,
         )
-        for name, row in zip(names, worst, strict=True)
+        for name, row, where in zip(names, worst, cells, strict=True)
     ]
     columns = (
         "trajectory",
@@ -47,14 +48,14 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
         ("queue", "right"),
         ("tokens", "right"),
         ("stop at", "keep"),
-        "log line",
+        title,
     )
     page.table(columns, rows)
     page.print(
         Text(
-            "flight + queue: versions that passed while it was generated, and while it waited to be trained. tokens: those "
-            "beyond the bound. stop at: which control could have prevented it: L1 admission, L2 cancelling in "
-            "flight, L3 the training input.",
+            "flight, queue: versions that passed while it was generated, and while it waited to be trained. "
+            "tokens: those beyond the bound. stop at: which control could have prevented it: L1 admission, "
+            "L2 cancelling in flight, L3 the training input.",
             "dim",
         ),
         2,
@@ -62,12 +63,21 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     _story(data, worst[0], page)
 
 
-def _short_place(row: Mapping[str, Any], page: Page) -> str:
-    """Where the oldest trained tokens are logged; of a long path its end, as the story gives the whole."""
-    if not row["evidence"]:
-        return ""
-    shown = place(row["evidence"][0], page.glyphs)
-    return shown if len(shown) <= 28 else page.glyphs.cut + shown[-27:]
+def _places(worst: Sequence[Mapping[str, Any]], page: Page) -> tuple[str, list[str]]:
+    """Title and cells of the column that says where the oldest trained tokens are logged.
+
+    A source that all share stands in the title; of long places the end is shown, as the story gives all.
+    """
+    first = [row["evidence"][0] if row["evidence"] else {} for row in worst]
+    sources = {item.get("source") for item in first}
+    if len(sources) == 1 and None not in sources and all(item.get("line") is not None for item in first):
+        return f"line of {_end(page.plain(sources.pop()), page)}", [str(item["line"]) for item in first]
+    return "log line", [_end(place(item, page.glyphs), page) for item in first]
+
+
+def _end(shown: str, page: Page) -> str:
+    room = page.width - 57 if page.width > 90 else 23
+    return shown if len(shown) <= room else page.glyphs.cut + shown[len(page.glyphs.cut) - room :]
 
 
 def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
@@ -83,7 +93,8 @@ def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
     page.print(
         Text.assemble(
             (f"{'The worst' if sure else 'The likeliest'}: {name}", "bold"),
-            f"{group}, trained by step {row['step']}. Its oldest trained token {'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
+            f"{group}, trained by step {row['step']}. Its oldest trained token "
+            f"{'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
             f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}. "
             f"Could have been stopped at {'; or at '.join(CONTROLS[level] for level in row['stoppable_at'])}.",
         ),
