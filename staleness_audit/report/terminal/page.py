@@ -60,7 +60,7 @@ class Page:
             self.print(grid, indent)
 
     def table(self, columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequence[Cell]], indent: int = 2) -> None:
-        """Write a table. A column is its title; (title, "right") for numbers, (title, "keep") for words never broken."""
+        """Write a table. A column is its title; (title, "right") for numbers, (title, "keep") for unbroken words."""
         lines = _ASCII_HEAD if self.glyphs is ASCII else box.SIMPLE_HEAD
         table = Table(box=lines, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
         for column in columns:
