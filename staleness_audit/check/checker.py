@@ -68,7 +68,9 @@ class _Classes:
         worst = rebuilt.frame("worst_classes").to_dicts()
         self.trajectories: Rows = [row for row in worst if row["of"] == "trajectories"]
         self.groups: Rows = [row for row in worst if row["of"] == "groups"]
-        self.fates: Rows = rebuilt.frame("fate_classes").to_dicts()
+        self.fates: Rows = [
+            {**row, "fates": row["fates"].split("\x1f")} for row in rebuilt.frame("fate_classes").to_dicts()
+        ]
         self.ages: Rows = rebuilt.frame("age_classes").to_dicts()
         self.drops: Rows = rebuilt.frame("drop_classes").to_dicts()
         self.lengths = rebuilt.frame("length_classes")

@@ -84,7 +84,7 @@ def tell(rebuilt: Rebuilt, trajectory_id: str, bound: int | None = None) -> Stor
         AuditError: the run has no trajectory of that name.
     """
     with zoom(rebuilt, [trajectory_id]) as connection:
-        lives = _rows(connection, "SELECT * FROM trajectory_lives")
+        lives = _rows(connection, "SELECT * FROM named_trajectories")
         if not lives:
             raise AuditError(f"No training trajectory is called {trajectory_id!r}; `sql RUN \"SELECT trajectory_id FROM trajectory_lives\"` lists them.")
         life = lives[0]
@@ -115,11 +115,11 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> tuple[Entry, ...]:
         FROM spans
         UNION ALL
         SELECT 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_train_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
-               uses.step, CASE WHEN bool_and(certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
+               uses.step, CASE WHEN bool_and(step_lives.certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
                ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step
         FROM uses
         JOIN step_lives ON step_lives.attempt = coalesce(uses.attempt, 0) AND step_lives.step = uses.step
-        LEFT JOIN (SELECT attempt, step, loss_lo, loss_hi FROM use_lives) AS own ON own.attempt = step_lives.attempt AND own.step = uses.step
+        LEFT JOIN use_lives AS own ON own.step_key = step_lives.step_key
         GROUP BY step_lives.attempt, uses.step
         """,
     )
@@ -146,8 +146,7 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> tuple[Entry, ...]:
 def _uses(connection: duckdb.DuckDBPyConnection) -> tuple[StoryUse, ...]:
     rows = _rows(
         connection,
-        """SELECT use_lives.*, v_train_lo, v_train_hi
-           FROM use_lives JOIN step_lives USING (attempt, step) ORDER BY use_lives.attempt, step""",
+        "SELECT * FROM named_uses ORDER BY attempt, step",
     )
     return tuple(
         StoryUse(

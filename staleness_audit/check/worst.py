@@ -25,8 +25,8 @@ def worst_violations(rebuilt: Rebuilt, bound: int, count: int, groups_per_step: 
     with rebuilt.connect() as connection:
         picked = _rows(
             connection,
-            f"""SELECT use_lives.*, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
-                FROM use_lives
+            f"""SELECT *, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
+                FROM named_uses
                 WHERE (staleness_hi IS NULL OR staleness_hi > {bound}) AND (loss_hi IS NULL OR loss_hi > 0)
                 ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id
                 LIMIT {count}""",
@@ -48,8 +48,8 @@ def _describe(
 ) -> dict[str, Any]:
     spans = _rows(
         connection,
-        """SELECT token_uses.* FROM token_uses JOIN members USING (key)
-           WHERE members.trajectory_id = ? AND token_uses.attempt = ? AND step = ?""",
+        """SELECT token_uses.* FROM token_uses JOIN members USING (key) JOIN step_lives USING (step_key)
+           WHERE members.trajectory_id = ? AND step_lives.attempt = ? AND step = ?""",
         use["trajectory_id"], use["attempt"], use["step"],
     )
     exceeding = [row for row in spans if row["staleness_hi"] is None or row["staleness_hi"] > bound]
@@ -96,15 +96,15 @@ def _admitted_before(connection: duckdb.DuckDBPyConnection, keys: Sequence[int])
         connection,
         f"""WITH taken AS (
                 SELECT key, epoch_us(min(step_lives.started)) AS taken
-                FROM use_lives JOIN step_lives USING (attempt, step) GROUP BY key
+                FROM use_lives JOIN step_lives USING (step_key) GROUP BY key
             ),
             groups_ AS (
                 SELECT group_id, min(coalesce(admitted, started)) AS admitted, max(coalesce(taken, ended, 9223372036854775807)) AS gone,
                        count(*) AS members, count(coalesce(admitted, started)) AS timed
-                FROM trajectory_lives LEFT JOIN taken USING (key) WHERE NOT anonymous GROUP BY group_id
+                FROM named_trajectories LEFT JOIN taken USING (key) WHERE NOT anonymous GROUP BY group_id
             )
             SELECT own.key, count(*) FILTER (others.admitted < own.admitted AND others.gone > own.admitted) AS before
-            FROM (SELECT key, group_id, coalesce(admitted, started) AS admitted FROM trajectory_lives WHERE key IN ({listed})) AS own
+            FROM (SELECT key, group_id, coalesce(admitted, started) AS admitted FROM named_trajectories WHERE key IN ({listed})) AS own
             JOIN groups_ AS others ON own.group_id <> others.group_id
             WHERE own.admitted IS NOT NULL
             GROUP BY own.key
@@ -118,9 +118,9 @@ def evidence(connection: duckdb.DuckDBPyConnection, use: Mapping[str, Any]) -> R
     oldest = _rows(
         connection,
         """SELECT spans.source, spans.line, spans.locator, spans.evidence, spans.version_lo, spans.version_hi
-           FROM token_uses JOIN members USING (key)
+           FROM token_uses JOIN members USING (key) JOIN step_lives USING (step_key)
            JOIN spans ON spans.trajectory_id = members.trajectory_id AND spans.span_index IS NOT DISTINCT FROM token_uses.span_index
-           WHERE members.trajectory_id = ? AND token_uses.attempt = ? AND step = ? AND (loss_hi IS NULL OR loss_hi > 0)
+           WHERE members.trajectory_id = ? AND step_lives.attempt = ? AND step = ? AND (loss_hi IS NULL OR loss_hi > 0)
            ORDER BY token_uses.staleness_lo DESC, spans.span_index LIMIT 1""",
         use["trajectory_id"], use["attempt"], use["step"],
     )

@@ -30,14 +30,22 @@ STEP_RANGE = (-(2**31), 2**31 - 1)
 
 @dataclass(frozen=True)
 class Module:
-    """One SQL file: its product, what a row is, its columns, and the query."""
+    """One SQL file: its product, what a row is, its columns, and the query.
+
+    ``view``: evaluated wherever it is used instead of once.
+    """
 
     product: str
     grain: str
     sources: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     published: bool
+    view: bool
     sql: str
+
+    def create(self) -> str:
+        """SQL that makes the product."""
+        return f"CREATE TEMP {'VIEW' if self.view else 'TABLE'} {self.product} AS {self.sql}"
 
 
 @cache
@@ -50,7 +58,7 @@ def modules() -> tuple[Module, ...]:
 
 def _parse(text: str) -> Module:
     head = [line[3:] if line.startswith("-- ") else "" for line in text.splitlines() if line.startswith("--")]
-    fields = {key: value.strip() for line in head if (m := re.match(r"(Product|Grain|From|Publish): (.*)", line)) for key, value in [m.groups()]}
+    fields = {key: value.strip() for line in head if (m := re.match(r"(Product|Grain|From|Publish|Kind): (.*)", line)) for key, value in [m.groups()]}
     start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
     columns: list[tuple[str, str]] = []
     for line in head[start + 1 :]:
@@ -58,7 +66,18 @@ def _parse(text: str) -> Module:
             break
         columns += [(name.strip(), entry[2] or "") for name in entry[1].split(",")]
     sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
-    return Module(fields["Product"], fields["Grain"], sources, tuple(columns), fields.get("Publish") == "yes", text)
+    return Module(fields["Product"], fields["Grain"], sources, tuple(columns), fields.get("Publish") == "yes", fields.get("Kind") == "view", text)
+
+
+def _last_used_by(index: int) -> list[str]:
+    """Products that no module after this one reads: they can be dropped to make room."""
+    known = modules()
+    views = {module.product: module.sources for module in known if module.view}
+    last: dict[str, int] = {}
+    for at, module in enumerate(known):
+        for source in (module.product, *module.sources, *(name for view in module.sources for name in views.get(view, ()))):
+            last[source] = at
+    return [module.product for module in known if not module.view and last[module.product] == index]
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,9 @@ class Rebuilt:
         """Open a DuckDB connection with views of all event tables and published products."""
         connection = self.dataset.connect()
         for module in modules():
-            if module.published:
+            if module.published and module.view:
+                connection.execute(module.create())
+            elif module.published:
                 create_view(connection, module.product, [self.part(module.product)])
         return connection
 
@@ -109,10 +130,12 @@ def rebuild(
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
-            connection.execute(f"CREATE TEMP TABLE {module.product} AS {module.sql}")
-            if module.published:
+            connection.execute(module.create())
+            if module.published and not module.view:
                 target = literal(str(aside / f"{module.product}.parquet"))
                 connection.execute(f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
+            for product in _last_used_by(index):
+                connection.execute(f"DROP TABLE {product}")
     for other in folder.parent.iterdir():
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
@@ -134,8 +157,8 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
                 f'CREATE TEMP TABLE {table} AS SELECT * FROM memory.main."{table}" WHERE trajectory_id IN (SELECT trajectory_id FROM wanted)'
             )
         for module in modules():
-            if module.product.endswith("_lives") or not module.published:
-                connection.execute(f"CREATE TEMP TABLE {module.product} AS {module.sql}")
+            if module.product.endswith("_lives") or module.view or not module.published or module.product == "members":
+                connection.execute(module.create())
         yield connection
 
 

@@ -1,7 +1,7 @@
 -- Product: residual_uses
 -- Publish: yes
 -- Grain: one row per step that says it trained more than is identified: the anonymous rest.
--- From: step_lives, use_lives, facts.
+-- From: step_lives, use_lives, members, facts.
 -- Columns:
 --   attempt, step, certain
 --   trajectories_lo, trajectories_hi   how many uses are missing
@@ -10,22 +10,22 @@
 --   staleness_hi                       the oldest they can be; the lower end is 0
 WITH identified AS (
     SELECT
-        attempt, step,
+        step_key,
         sum(multiplicity_lo) AS uses_lo,
         CASE WHEN count(multiplicity_hi) = count(*) THEN sum(multiplicity_hi) END AS uses_hi,
         sum(loss_lo) AS loss_lo,
         CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi) END AS loss_hi
-    FROM use_lives
-    GROUP BY attempt, step
+    FROM use_lives JOIN members USING (key)
+    GROUP BY step_key
 ),
 compared AS (
     SELECT
         step_lives.attempt, step_lives.step, certain, v_train_hi, stated_max_hi,
         stated_hi - coalesce(uses_lo, 0) AS missing_hi,
-        greatest(coalesce(stated_lo, 0) - CASE WHEN identified.step IS NULL THEN 0 ELSE uses_hi END, 0) AS missing_lo,
+        greatest(coalesce(stated_lo, 0) - CASE WHEN identified.step_key IS NULL THEN 0 ELSE uses_hi END, 0) AS missing_lo,
         stated_loss_hi - coalesce(loss_lo, 0) AS tokens_hi,
-        greatest(coalesce(stated_loss_lo, 0) - CASE WHEN identified.step IS NULL THEN 0 ELSE loss_hi END, 0) AS tokens_lo
-    FROM step_lives LEFT JOIN identified USING (attempt, step)
+        greatest(coalesce(stated_loss_lo, 0) - CASE WHEN identified.step_key IS NULL THEN 0 ELSE loss_hi END, 0) AS tokens_lo
+    FROM step_lives LEFT JOIN identified USING (step_key)
     WHERE possible AND step_lives.step BETWEEN getvariable('first_step') AND getvariable('last_step')
       AND (stated_hi IS NOT NULL OR stated_loss_hi IS NOT NULL OR stated_lo IS NOT NULL)
 )

@@ -1,7 +1,7 @@
 -- Product: use_classes
 -- Publish: yes
 -- Grain: one row per training step and staleness interval of trajectories.
--- From: use_lives, residual_uses.
+-- From: use_lives, members, step_lives, residual_uses.
 -- Columns:
 --   attempt, step, certain
 --   sure                         each of them surely has a loss token
@@ -11,7 +11,7 @@
 --   loss_lo, loss_hi             their loss tokens (hi null = open)
 --   identified                   how many of them have an identity
 SELECT
-    attempt, step, certain,
+    step_lives.attempt, step, use_lives.certain,
     loss_lo > 0 AS sure,
     loss_hi IS NULL OR loss_hi > 0 AS possible,
     CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_lo END AS staleness_lo,
@@ -21,7 +21,7 @@ SELECT
     sum(loss_lo)::BIGINT AS loss_lo,
     CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END AS loss_hi,
     count(*) FILTER (NOT anonymous)::BIGINT AS identified
-FROM use_lives
+FROM use_lives JOIN members USING (key) JOIN step_lives USING (step_key)
 GROUP BY ALL
 UNION ALL
 SELECT

@@ -1,7 +1,7 @@
 -- Product: worst_classes
 -- Publish: yes
 -- Grain: one row per staleness interval of trajectories (by their worst use) and of groups (by their worst member).
--- From: trajectory_lives, residual_uses.
+-- From: trajectory_lives, members, residual_uses.
 -- Columns:
 --   of                           'trajectories' or 'groups'
 --   sure                         surely trained with a loss token
@@ -9,7 +9,7 @@
 --   staleness_lo, staleness_hi   over the uses that count or may count (hi null = open)
 --   members_lo, members_hi       how many (hi null = open)
 WITH users AS (
-    SELECT * FROM trajectory_lives WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
+    SELECT trajectory_lives.*, members.group_id FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
 )
 SELECT
     'trajectories' AS "of", staleness_sure AS sure, worst_sure_lo AS sure_lo, staleness_lo, staleness_hi,

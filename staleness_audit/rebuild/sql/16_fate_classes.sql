@@ -3,7 +3,7 @@
 -- Grain: one row per set of possible fates.
 -- From: trajectory_lives, residual_uses.
 -- Columns:
---   fates                                   possible fates as `kind:reason`; one = certain
+--   fates                                   possible fates as `kind:reason`, separated by character 31; one alone is certain
 --   trajectories_lo, trajectories_hi        how many (hi null = open)
 --   tokens_lo, tokens_hi                    sampled tokens
 --   trained_lo, trained_hi                  those trained at least once
@@ -19,7 +19,7 @@ FROM trajectory_lives
 GROUP BY fates
 UNION ALL
 SELECT
-    CASE WHEN certain THEN ['trained:'] ELSE ['trained:', 'unknown:'] END,
+    CASE WHEN certain THEN 'trained:' ELSE 'trained:' || chr(31) || 'unknown:' END,
     sum(distinct_lo)::BIGINT,
     CASE WHEN count(trajectories_hi) = count(*) THEN sum(trajectories_hi)::BIGINT END,
     -- Whether the missing tokens were sampled by trajectories of this run that count elsewhere is open only with replay.

@@ -1,15 +1,15 @@
 -- Product: drop_classes
 -- Publish: yes
 -- Grain: one row per reason and age interval of trajectories that were dropped as stale or with their group.
--- From: trajectory_lives, step_lives.
+-- From: trajectory_lives, members, step_lives.
 -- Columns:
 --   certain                the fate and its reason are certain
 --   age_lo, age_hi         v_train of the step then being collected minus the oldest unmasked v_gen (hi null = open)
 --   trajectories_lo, trajectories_hi, tokens_lo, tokens_hi
 WITH dropped AS (
-    SELECT *, len(fates) = 1 AS certain
-    FROM trajectory_lives
-    WHERE list_has_any(fates, ['dropped:stale', 'dropped:group'])
+    SELECT trajectory_lives.*, members.attempt, NOT contains(fates, chr(31)) AS certain
+    FROM trajectory_lives JOIN members USING (key)
+    WHERE list_has_any(string_split(fates, chr(31)), ['dropped:stale', 'dropped:group'])
 ),
 -- The step being collected is the logged one, else the first that began after the drop.
 collected AS (

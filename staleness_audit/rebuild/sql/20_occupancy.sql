@@ -19,7 +19,7 @@ WITH wall AS (
 ),
 taken AS (
     SELECT key, epoch_us(min(started)) AS moment
-    FROM use_lives JOIN step_lives USING (attempt, step)
+    FROM use_lives JOIN step_lives USING (step_key)
     GROUP BY key
 ),
 lives AS (

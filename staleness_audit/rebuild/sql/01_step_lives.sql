@@ -3,6 +3,7 @@
 -- Grain: one row per training step of an attempt, also of steps that only a use mentions.
 -- From: steps, uses, constraints, attempts.
 -- Columns:
+--   step_key                 number that stands for the step in the products below
 --   attempt, step            the step, in the framework's numbering
 --   v_train_lo, v_train_hi   version its weights start from (null = not known)
 --   started, ended           times
@@ -61,6 +62,7 @@ judged AS (
     FROM merged
 )
 SELECT
+    row_number() OVER (ORDER BY attempt, step)::INTEGER AS step_key,
     attempt, step, v_train_lo, v_train_hi, started, ended, waited_us, updates,
     coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AS certain,
     coalesce(completed, true) AND NOT rolled_back AS possible,
