@@ -17,7 +17,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,7 +81,11 @@ class Dataset:
     def scan(self, table: str) -> pl.LazyFrame:
         """Return an event table as a Polars lazy frame."""
         parts = self.parts(table)
-        return pl.scan_parquet(parts) if parts else _empty(table)
+        if not parts:
+            return _empty(table)
+        # Rows of a query come as plain strings, those of an Arrow table dictionary-encoded: one schema for both.
+        words = pl.ScanCastOptions(categorical_to_string="allow")
+        return pl.scan_parquet(parts, schema=_empty(table).collect_schema(), cast_options=words)
 
     def connect(self, *, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with one view per event table."""
@@ -94,7 +98,7 @@ class Dataset:
 def _empty(table: str) -> pl.LazyFrame:
     frame = pl.from_arrow(SCHEMAS[table].empty_table())
     assert isinstance(frame, pl.DataFrame)
-    return frame.lazy()
+    return frame.with_columns(pl.selectors.categorical().cast(pl.String)).lazy()
 
 
 class _Staged:
@@ -269,8 +273,7 @@ def _read_units(
     done = total - len(todo)
     size = sum(piece.end - piece.start for unit in todo.values() for piece in unit.pieces)
     if workers is None:
-        wanted = getattr(parser, "uses_processes", True) and size >= PROCESSES_FROM_BYTES and len(todo) > 1
-        workers = (os.cpu_count() or 1) if wanted else 0
+        workers = (os.cpu_count() or 1) if size >= PROCESSES_FROM_BYTES and len(todo) > 1 else 0
     if workers <= 1:
         for key, unit in todo.items():
             _read_unit(parser, run, unit, parts / key)
@@ -278,8 +281,7 @@ def _read_units(
             if progress:
                 progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
         return
-    # Spawned, not forked: the libraries that read here run threads of their own.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with _pool(parser, workers) as pool:
         futures: dict[Future[None], Unit] = {
             pool.submit(_read_unit, parser, run, unit, parts / key): unit for key, unit in todo.items()
         }
@@ -289,6 +291,14 @@ def _read_units(
             if progress:
                 unit = futures[future]
                 progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
+
+
+def _pool(parser: Parser, workers: int) -> Executor:
+    """Threads for parsers whose work is done by libraries outside the interpreter lock, else processes."""
+    if not getattr(parser, "uses_processes", True):
+        return ThreadPoolExecutor(workers)
+    # Spawned, not forked: the libraries that read here run threads of their own.
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
 def _read_unit(parser: Parser, run: RunFiles, unit: Unit, target: Path) -> None:

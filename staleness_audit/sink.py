@@ -86,13 +86,15 @@ class PartWriter:
         if unknown := sorted(set(found) - set(schema.names)):
             raise ValueError(f"table {table} has no column {', '.join(unknown)}")
         columns = ", ".join(
-            f'CAST({name if name in found else "NULL"} AS {duckdb_type(column.type)}) AS "{name}"'
+            # A word may stay an enumeration, which is cheaper to write and reads back as text.
+            f'{name} AS "{name}"' if name in found and column.type == WORD
+            else f'CAST({name if name in found else "NULL"} AS {duckdb_type(column.type)}) AS "{name}"'
             for column in schema
             for name in [column.name]
         )
         self._queries[table] += 1
         target = self.folder / f"{table}.{self._queries[table]}.parquet"
-        options = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1"
+        options = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION v2"
         copy = f"COPY (SELECT {columns} FROM ({query})) TO {literal(str(target))} ({options})"
         row = connection.execute(copy).fetchone()
         rows = int(row[0]) if row else 0

@@ -14,7 +14,6 @@ line by line with the same queries, so that only the bad lines are lost.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -62,6 +61,13 @@ _COLUMNS: dict[str, str] = {
     **dict.fromkeys(("completed", "monotone"), "BOOLEAN"),
     "versions": "INTEGER[]",
 }
+_COMMON = {
+    name: _COLUMNS[name]
+    for name in (
+        "kind", "n", "trajectory_id", "group_id", "version", "ts", "tokens", "step", "reason", "loss_tokens", "trajectories",
+        "started", "ended", "versions",
+    )
+}  # fmt: skip
 _ARROW = {"VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "INTEGER[]": pa.list_(pa.int32())}
 _WHOLE = (*_NUMBERS, *_INTERVALS[:3], *_ENDS)
 
@@ -138,6 +144,8 @@ class EventsParser:
         piece = unit.pieces[0]
         with connect() as connection:
             _load_lines(run, piece, connection, sink)
+            connection.execute(f"CREATE TYPE source_word AS ENUM ({literal(piece.source)})")
+            connection.execute("CREATE TYPE evidence_word AS ENUM ('recorded')")
             connection.execute("SET VARIABLE source = ?", [piece.source])
             connection.execute("SET VARIABLE attempt = ?", [unit.options.get("attempt") or 0])
             _drop_unusable(connection, piece, sink)
@@ -187,24 +195,23 @@ def _header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, int]:
 
 
 def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
-    """Make the table ``lines``: the columns of ``_COLUMNS`` and ``line``. Bad lines are diagnosed and left out."""
+    """Make the view ``lines``: the columns of ``_COLUMNS`` and ``line``. Bad lines are diagnosed and left out."""
     if not run.file(piece.source).compressed:
-        columns = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in _COLUMNS.items()) + "}"
-        with NamedTemporaryFile(suffix=".jsonl") as part:
-            with run.open(piece.source) as stream:
-                stream.seek(piece.start)
-                shutil.copyfileobj(_Limited(stream, piece.end - piece.start), part, 1 << 22)
+        with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
+            stream.seek(piece.start)
+            data = stream.read(piece.end - piece.start)
+            part.write(data)
             part.flush()
-            query = f"SELECT * FROM read_ndjson({literal(part.name)}, columns = {columns}, maximum_object_size = {8 << 20})"
             try:
-                connection.execute(f"CREATE TEMP TABLE parsed AS {query}")
-                if _is_plain(connection, run, piece):
-                    first = piece.first_line
-                    connection.execute(f"CREATE TEMP VIEW lines AS SELECT *, rowid + {first} AS line FROM parsed")
-                    return
+                # Most logs use few of the columns, and every column costs; all are read only where more appear.
+                for columns in (_COMMON, _COLUMNS):
+                    _parse(connection, part.name, columns)
+                    if _is_plain(connection, data, columns):
+                        _name_columns(connection, columns, piece.first_line)
+                        return
             except duckdb.Error:
                 pass  # some line is bad: the careful reader below finds and names it
-            connection.execute("DROP TABLE IF EXISTS parsed")
+        connection.execute("DROP TABLE IF EXISTS parsed")
     schema = pa.schema([(name, _ARROW[kind]) for name, kind in _COLUMNS.items()])
     tables = list(read_json_lines(run, piece, schema, lambda bad: _diagnose_bad(bad, piece.source, sink)))
     whole = pa.concat_tables(tables) if tables else schema.append(pa.field("line", pa.int64())).empty_table()
@@ -212,32 +219,35 @@ def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
     connection.execute("CREATE TEMP TABLE lines AS SELECT * FROM careful")
 
 
-def _is_plain(connection: duckdb.DuckDBPyConnection, run: RunFiles, piece: Piece) -> bool:
-    """Whether rows are lines one to one (no blank ones) and all whole numbers are whole."""
-    fractions = " OR ".join(f"{name} <> floor({name})" for name in _WHOLE)
-    row = connection.execute(f"SELECT count(*), count(*) FILTER ({fractions}) FROM parsed").fetchone()
+def _parse(connection: duckdb.DuckDBPyConnection, path: str, columns: dict[str, str]) -> None:
+    types = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in columns.items()) + "}"
+    # A small limit on lines makes small buffers, which all cores can share; longer lines take the careful path.
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE parsed AS SELECT * FROM read_ndjson({literal(path)}, columns = {types}, "
+        f"maximum_object_size = {4 << 20})"
+    )
+
+
+def _is_plain(connection: duckdb.DuckDBPyConnection, data: bytes, columns: dict[str, str]) -> bool:
+    """Whether rows are lines one to one, whole numbers are whole, and no key was left out.
+
+    Every key ends in ``":``, so if there are as many of these as values, all keys are among the columns. A string that
+    holds the two characters, a null, or an unknown key makes the counts differ, which only costs time.
+    """
+    wholes = [name for name in columns if name in _WHOLE]
+    fractions = " OR ".join(f"{name} <> floor({name})" for name in wholes)
+    values = " + ".join(f"count({name})" for name in columns)
+    row = connection.execute(f"SELECT count(*), count(*) FILTER ({fractions}), {values} FROM parsed").fetchone()
     assert row is not None
-    with run.open(piece.source) as stream:
-        stream.seek(piece.start)
-        data = _Limited(stream, piece.end - piece.start)
-        newlines, last = 0, b""
-        while chunk := data.read(1 << 22):
-            newlines += chunk.count(b"\n")
-            last = chunk[-1:]
-    return bool(row[0] == newlines + (last not in (b"\n", b"")) and row[1] == 0)
+    rows, fractional, found = row
+    if rows != data.count(b"\n") + (not data.endswith(b"\n") and bool(data)) or fractional:
+        raise duckdb.InvalidInputException("blank lines or fractions")
+    return columns is _COLUMNS or found == data.count(b'":')
 
 
-class _Limited:
-    """The next ``left`` bytes of a stream, as a file object to copy from."""
-
-    def __init__(self, stream: Any, left: int) -> None:
-        self._stream = stream
-        self._left = left
-
-    def read(self, size: int) -> bytes:
-        data: bytes = self._stream.read(min(size, self._left))
-        self._left -= len(data)
-        return data
+def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:
+    absent = "".join(f"NULL::{kind} AS {name}, " for name, kind in _COLUMNS.items() if name not in columns)
+    connection.execute(f"CREATE TEMP VIEW lines AS SELECT *, {absent}rowid + {first_line} AS line FROM parsed")
 
 
 def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
@@ -364,7 +374,8 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     )
 
 
-_PLACE = "'recorded' AS evidence, getvariable('source') AS source, line"
+# Constants as enumerations: a word that is the same in every row is then written without hashing it every time.
+_PLACE = "'recorded'::evidence_word AS evidence, getvariable('source')::source_word AS source, line"
 _ATTEMPT = "coalesce(attempt, getvariable('attempt')) AS attempt"
 
 

@@ -1,0 +1,42 @@
+-- Grain: a moment in a candidate's life at which its count of tokens may be known: admission, updates, the end.
+--   pos          orders them: -1, k, a number beyond all k
+--   g_lo, g_hi   tokens made so far. An unfinished request ends with the last row of its instance, or, where later rows
+--                may be lost, anywhere up to its target length
+--   known        false at an update of which no occupancy row was found
+--   v_lo, v_hi   version served from then on
+CREATE TEMP TABLE point AS
+WITH last_seen AS (
+    SELECT state.attempt, rid, max(generated) AS generated, max(t) AS t, bool_or(covers) AS covers
+    FROM state
+    JOIN last_place USING (attempt, source)
+    WHERE k IS NULL
+    GROUP BY state.attempt, rid
+),
+seen AS (
+    SELECT attempt, rid, max(generated) AS generated FROM state GROUP BY attempt, rid
+)
+SELECT
+    attempt, rid, -1 AS pos, admit_time AS t, 0 AS g_lo, 0 AS g_hi, true AS known,
+    coalesce(v_traj, v_min, 0) AS v_lo, coalesce(v_traj, v_max, k_hi + 1) AS v_hi, NULL AS source, NULL AS line
+FROM cand
+UNION ALL
+SELECT
+    i.attempt, i.rid, i.k, i.t, s.generated, s.generated, s.generated IS NOT NULL, i.v_lo, i.v_hi, s.source, s.line
+FROM inside i
+LEFT JOIN state s USING (attempt, rid, k)
+UNION ALL
+SELECT
+    c.attempt, c.rid, 1099511627776, coalesce(c.end_t, last_seen.t),
+    CASE
+        WHEN NOT c.final THEN coalesce(seen.generated, 0)
+        ELSE coalesce(c.generated_lo, CASE WHEN c.completed THEN c.target_len END, seen.generated, 0)
+    END,
+    CASE
+        WHEN c.final THEN coalesce(c.generated_hi, c.target_len)
+        WHEN last_seen.covers THEN last_seen.generated
+        ELSE c.target_len
+    END,
+    true, NULL, NULL, c.source, coalesce(c.final_line, c.first_line)
+FROM cand c
+LEFT JOIN last_seen USING (attempt, rid)
+LEFT JOIN seen USING (attempt, rid)

@@ -1,0 +1,100 @@
+"""prime-rl: traces per step, metrics and console logs of an orchestrator and a trainer.
+
+Versions. v{k} is the policy after k optimizer steps (v0 = initial weights). Trainer step N trains the batch in
+``rollouts/step_N/train/effective`` on v{N-1} and publishes v{N}: ``v_train = N - 1``, exactly. Up to v0.6.0 steps count
+from 0, and ``v_train = N``. ``run.work.policy.start`` is taken when the *group* opens, ``end`` when the episode is
+collected: the tokens lie in [start, end], except that a group opened between the counter's move and the engines' pause
+records a start that is one too new (guide section 4.5). So a trace whose requests can't be shown to begin after that
+update had ended gets [start - 1, end]; updates dated by the log also narrow each turn from both sides.
+
+Off by one: the directory of ``all`` names the step being *collected*, at most v{step - 1} is out by then; the
+configured ``max_off_policy_steps`` is the bound itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_parsers.prime_rl.card import CARD
+from staleness_parsers.prime_rl.console import read_log
+from staleness_parsers.prime_rl.files import survey
+from staleness_parsers.prime_rl.finish import finish_run
+from staleness_parsers.prime_rl.metrics import read_metrics
+from staleness_parsers.prime_rl.settings import read_config
+from staleness_parsers.prime_rl.traces import Where, read_traces
+
+_LOG_MARKS = (b"Starting orchestrator", b"Policy inference pool", b"Max Off-Policy", b"Max. Off-Policy Level")
+
+
+class PrimeRL:
+    """The plug-in; see the module's docstring and ``staleness_audit.parser.Parser``."""
+
+    name = "prime-rl"
+    version = "1"
+    card = CARD
+
+    def detect(self, run: RunFiles) -> Detection | None:
+        """Recognise the rollout folders, the resolved configuration, or the orchestrator's own log."""
+        files = survey(run)
+        evidence = []
+        if files.traces:
+            shape = "train_rollouts.jsonl" if files.traces[0].form == "rollouts" else "traces.jsonl"
+            evidence.append(
+                f"{files.traces[0].file.source}: {shape} in a folder of a step, as the file monitor writes it"
+            )
+        if files.config and b'"max_off_policy_steps"' in run.head(files.config[0].source, 1 << 20):
+            evidence.append(
+                f"{files.config[0].source}: a resolved orchestrator configuration with max_off_policy_steps"
+            )
+        for log in files.logs:
+            if log.process == "orchestrator" and any(mark in run.head(log.file.source, 1 << 16) for mark in _LOG_MARKS):
+                evidence.append(f"{log.file.source}: a log of the orchestrator")
+                break
+        return Detection(tuple(evidence)) if evidence else None
+
+    def plan(self, run: RunFiles) -> Sequence[Unit]:
+        """One unit per configuration, log and piece of a JSON-lines file."""
+        files = survey(run)
+        units = []
+        if files.config:
+            units.append(Unit("config", (run.whole(files.config[0].source),), {"syntax": files.config[1]}))
+        for log in files.logs:
+            # A log is read whole: its days are counted from its first line.
+            about = {"process": log.process, "attempt": log.attempt}
+            units.append(Unit("log", (run.whole(log.file.source),), about))
+        for file in files.metrics:
+            units.extend(Unit("metrics", (piece,)) for piece in run.split(file.source))
+        for entry in files.traces:
+            options = {"part": entry.part, "role": entry.role, "step": entry.step, "form": entry.form}
+            units.extend(Unit("traces", (piece,), options) for piece in run.split(entry.file.source))
+        return units
+
+    def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
+        """Stage what one file says; nothing here is understood without the others."""
+        (piece,) = unit.pieces
+        options = unit.options
+        if unit.kind == "config":
+            read_config(run, piece, options["syntax"], sink)
+        elif unit.kind == "log":
+            read_log(run, piece, options["process"], options["attempt"], sink)
+        elif unit.kind == "metrics":
+            read_metrics(run, piece, sink)
+        else:
+            where = Where(piece.source, options["part"], options["role"], options["step"], options["form"])
+            read_traces(run, piece, where, sink)
+
+    def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
+        """Join the units (see ``finish``); point out files that belong to another run."""
+        for root in survey(run).other_roots:
+            sink.diagnose(
+                "warning",
+                "several-runs",
+                f"{root or '.'} holds another run of this framework, which is not read; audit it by itself.",
+                source=root or None,
+            )
+        return finish_run(staged, sink)
+
+
+PARSER = PrimeRL()

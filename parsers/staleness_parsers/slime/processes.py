@@ -1,0 +1,503 @@
+"""Which launches of the trainer a run consists of, what each trained, and what its weight labels mean.
+
+A process is told apart by its console (guide 5.4), else by its event file (5.5), else by its dumps: a rollout id
+that comes again, or labels that begin again (pitfall 2). Label -> policy version is guide section 3:
+
+* full mode: label 1 is the policy the process started with (``s0`` trained rollouts), label n+1 the one of its n-th
+  sync;
+* delta mode: ``"default"`` is the starting policy, label n the one of the n-th sync after training began;
+* a sync after rollout r publishes version r + 1, minus critic-only rollouts. The console shows each sync. Without it
+  every
+  ``--update-weights-interval`` k that the dumps allow is considered, and the version is an interval.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Final
+
+from staleness_parsers.slime.console import metrics_of
+
+Line = Mapping[str, Any]
+_MANAGER_IDS: Final = {"collect", "collected", "collected_pool", "saved_rollout", "perf_rollout"}
+_TRAINER_IDS: Final = {"perf_train", "step", "critic_step"}
+_BEFORE_FIRST: Final = {
+    "train_wait_start",
+    "update_weights_start",
+    "update_weights_end",
+    "sync_skipped",
+    "waiting",
+    "partial",
+}
+_EARLIEST: Final = datetime(1, 1, 1)
+
+
+@dataclass
+class Train:
+    """One rollout's training. ``steps``: ``train/global_batch_size`` of each optimizer step by its number."""
+
+    rollout: int | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    waited: float | None = None
+    steps: dict[int, float | None] = field(default_factory=dict)
+    critic: bool = False
+    completed: bool = False
+    source: str | None = None
+    line: int | None = None
+
+    @property
+    def global_batch(self) -> int | None:
+        """Largest ``train/global_batch_size`` among its steps."""
+        sizes = [size for size in self.steps.values() if size is not None]
+        return int(max(sizes)) if sizes else None
+
+    @property
+    def critic_only(self) -> bool:
+        """Whether only the critic was trained: the policy did not advance."""
+        return self.critic and not self.steps
+
+
+@dataclass
+class SyncLine:
+    """A weight sync on the console, after ``trains`` completed trainings of the process."""
+
+    trains: int
+    started: datetime | None
+    ended: datetime | None = None
+    source: str | None = None
+    line: int | None = None
+
+
+@dataclass
+class Process:
+    """One launch. ``start_lo/hi``: s0; ``seen_by``: console, events or dumps; times naive and local for a console."""
+
+    seen_by: str
+    start_lo: int | None = None
+    start_hi: int | None = None
+    collected: set[int] = field(default_factory=set)
+    saved: set[int] = field(default_factory=set)
+    trains: dict[int, Train] = field(default_factory=dict)
+    syncs: list[SyncLine] = field(default_factory=list)
+    lines: Sequence[Line] = ()
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    started: datetime | None = None
+    ended: datetime | None = None
+    one_ahead: bool | None = None
+    every_sync: bool = False
+    cut_short: bool = False
+    """Dumps show that the process went on after its console or event file ends: what those don't say proves nothing."""
+
+    @property
+    def last_collected(self) -> int:
+        """Largest rollout id it is known to have collected (-1: none)."""
+        return max(self.collected, default=-1)
+
+    def executions(self, rollout: int) -> int | None:
+        """Rollout executions a rollout's training took, if every optimizer step's line is there and says so.
+
+        All rollouts take equally many optimizer steps; one that seems to take fewer has lost a line.
+        """
+        train = self.trains.get(rollout)
+        most = max((len(other.steps) for other in self.trains.values()), default=0)
+        if train is None or not train.steps or len(train.steps) < most:
+            return None
+        sizes = [size for size in train.steps.values() if size is not None]
+        return int(sum(sizes)) if len(sizes) == most else None
+
+    @property
+    def critic_only(self) -> set[int]:
+        """Rollouts in which only the critic was trained."""
+        return {rollout for rollout, train in self.trains.items() if train.critic_only}
+
+
+def order_lines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bring the lines of several console files into one order, each told once.
+
+    A driver's log and an actor's own log may say the same: of equal lines in different files only the first file's
+    remain.
+    """
+    if len({line["source"] for line in lines}) > 1:
+        seen: dict[Any, str] = {}
+        counts: Counter[Any] = Counter()
+        kept = []
+        for line in lines:
+            key = (line["local"], line["kind"], line["rollout"], line["number"], line["count"], line["text"])
+            counts[line["source"], key] += 1
+            if seen.setdefault((key, counts[line["source"], key]), line["source"]) == line["source"]:
+                kept.append(line)
+        last: dict[str, datetime] = {}
+        for line in kept:
+            line["order"] = last[line["source"]] = line["local"] or last.get(line["source"], _EARLIEST)
+        lines = sorted(kept, key=lambda line: line["order"])
+    return lines
+
+
+def console_processes(lines: Sequence[Line]) -> list[Process]:
+    """Cut the lines where the trainer was launched anew, and read each part."""
+    cuts = [0, *_cuts(lines), len(lines)]
+    found = [_read_process(lines[start:end]) for start, end in pairwise(cuts) if end > start]
+    return [process for process in found if process.start_lo is not None]
+
+
+def _cuts(lines: Sequence[Line]) -> list[int]:
+    cuts: list[int] = []
+    state = _Launch()
+    for at, line in enumerate(lines):
+        if state.is_new(line) or (state.interrupted(line) and _launches(lines, at)):
+            begin = _back_to_launch(lines, at, cuts[-1] if cuts else 0)
+            cuts.append(begin)
+            state = _Launch()
+            for again in lines[begin:at]:
+                state.is_new(again)
+            state.is_new(line)
+        state.note(line)
+    return cuts
+
+
+def _launches(lines: Sequence[Line], at: int) -> bool:
+    """Whether what follows a wait that begins out of turn is a launch: a sync, and no word of a training just over."""
+    synced = False
+    for line in lines[at + 1 :]:
+        if line["kind"] in _TRAINER_IDS or line["kind"] in {"saved_train", "train_end"}:
+            return False
+        synced = synced or line["kind"] == "update_weights_end"
+        if line["kind"] == "train_start":
+            break
+    return synced
+
+
+@dataclass
+class _Launch:
+    """What has been seen of the present process while looking for the next."""
+
+    ids: dict[str, int] = field(default_factory=dict)
+    manager: int | None = None
+    worker: bool = False
+    training: bool = False
+    waiting: bool = False
+
+    def interrupted(self, line: Line) -> bool:
+        """Whether the trainer waits again although its last wait or training has not ended."""
+        return bool(line["kind"] == "train_wait_start" and (self.training or self.waiting))
+
+    def note(self, line: Line) -> None:
+        """Follow the trainer's waiting and training."""
+        kind = line["kind"]
+        if kind in {"train_wait_start", "train_wait_end"}:
+            self.waiting, self.training = kind == "train_wait_start", False
+        elif kind in {"train_start", "train_end"}:
+            self.waiting, self.training = False, kind == "train_start"
+
+    def is_new(self, line: Line) -> bool:
+        """Whether this line can only come from another process than those before; notes it otherwise."""
+        kind, rollout = line["kind"], line["rollout"]
+        if kind == "worker":
+            if self.worker or self.ids:
+                return True
+            self.worker = True
+        if str(line["actor"] or "").startswith("RolloutManager"):
+            if self.manager not in {None, line["pid"]}:
+                return True
+            self.manager = line["pid"]
+        if kind in _MANAGER_IDS or kind in _TRAINER_IDS:
+            last = self.ids.get(kind)
+            # Several ranks may print a trainer's line; the manager's come once.
+            if last is not None and (rollout < last or (rollout == last and kind in _MANAGER_IDS)):
+                return True
+            self.ids[kind] = rollout
+        return False
+
+
+def _back_to_launch(lines: Sequence[Line], at: int, floor: int) -> int:
+    """Return where the new process begins: it waits for data and syncs before the line that gives it away."""
+    for index in range(at - 1, floor, -1):
+        if lines[index]["kind"] not in _BEFORE_FIRST:
+            break
+        if lines[index]["kind"] == "train_wait_start":
+            return index
+    return at
+
+
+def _read_process(lines: Sequence[Line]) -> Process:
+    process = _ConsoleReader().read(lines)
+    process.lines = lines
+    times = [line["local"] for line in lines if line["local"]]
+    process.started, process.ended = min(times, default=None), max(times, default=None)
+    ids = process.collected | set(process.trains)
+    process.start_lo = process.start_hi = min(ids, default=None)
+    return process
+
+
+class _ConsoleReader:
+    """Reads one process's lines in order: which train line belongs to which rollout."""
+
+    def __init__(self) -> None:
+        self.process = Process("console")
+        self.trains: list[Train] = []
+        self.open: Train | None = None
+        self.wait: float | None = None
+        self.sync: SyncLine | None = None
+
+    def read(self, lines: Sequence[Line]) -> Process:
+        metrics = {id(line): values for line, values in metrics_of(list(lines))}
+        ahead: dict[int, int] = {}
+        ends: list[int] = []
+        for at, line in enumerate(lines):
+            kind, rollout = line["kind"], line["rollout"]
+            if kind in _MANAGER_IDS and rollout is not None:
+                self.process.collected.add(rollout)
+                ahead.setdefault(rollout, at)
+                if kind == "saved_rollout":
+                    self.process.saved.add(rollout)
+            elif kind.startswith(("train_", "update_weights_")) or kind == "sync_skipped":
+                self._timer(kind, line)
+                if kind == "train_end":
+                    ends.append(at)
+            elif kind in _TRAINER_IDS or kind in {"saved_train", "step_damaged", "perf_damaged", "critic_step_damaged"}:
+                self._train_line(kind, line, metrics.get(id(line), {}))
+        self._number()
+        first = min(self.process.collected, default=0)
+        self.process.one_ahead = _one_ahead(
+            [(lines[ahead[first + n + 1]], lines[end]) for n, end in enumerate(ends) if first + n + 1 in ahead]
+        )
+        return self.process
+
+    def _timer(self, kind: str, line: Line) -> None:
+        if kind == "train_wait_end":
+            self.wait = line["number"]
+        elif kind == "train_start" and self.open is None:
+            self.open = Train(started=line["local"], waited=self.wait, source=line["source"], line=line["line"])
+            self.wait = None
+            self.trains.append(self.open)
+        elif kind == "train_end" and self.open is not None:
+            self.open.ended, self.open.completed = line["local"], True
+            self.open = None
+        elif kind == "update_weights_start" and self.sync is None:
+            done = sum(train.completed for train in self.trains)
+            if all(sync.trains != done for sync in self.process.syncs):  # other ranks repeat the line
+                self.sync = SyncLine(done, line["local"], None, line["source"], line["line"])
+        elif kind == "update_weights_end" and self.sync is not None:
+            self.sync.ended = line["local"]
+            self.process.syncs.append(self.sync)
+            self.sync = None
+        elif kind == "sync_skipped":
+            self.sync = None
+
+    def _train_line(self, kind: str, line: Line, metrics: Mapping[str, float]) -> None:
+        if not self.trains or (kind == "perf_train" and self.trains[-1].rollout not in {None, line["rollout"]}):
+            if kind not in {"perf_train", "saved_train"}:
+                return
+            self.trains.append(Train(source=line["source"], line=line["line"]))
+        train = self.trains[-1]
+        if kind in {"perf_train", "saved_train"}:
+            if train.rollout is None:
+                train.rollout = line["rollout"]
+            train.completed = True
+            train.waited = metrics.get("perf/train_wait_time", train.waited)
+        elif kind == "step":
+            train.steps[line["rollout"]] = metrics.get("train/global_batch_size")
+        elif kind == "step_damaged":
+            train.steps[line["rollout"]] = None
+        elif kind.startswith("critic"):
+            train.critic = True
+
+    def _number(self) -> None:
+        """Give trains without a ``perf`` line the id after the one before: they come in the order of rollout ids."""
+        following = min(self.process.collected, default=None)
+        for index, train in enumerate(self.trains):
+            if train.rollout is None:
+                known = next(
+                    ((n, later.rollout) for n, later in enumerate(self.trains[index:]) if later.rollout is not None),
+                    None,
+                )
+                if following is None and known is not None and known[1] is not None:
+                    following = known[1] - known[0]
+                train.rollout = following
+            if train.rollout is not None:
+                self.process.trains.setdefault(train.rollout, train)
+                following = train.rollout + 1
+        # A later training proves that the ones before it ended, whatever line is missing.
+        last = max((rollout for rollout, train in self.process.trains.items()), default=None)
+        for rollout, train in self.process.trains.items():
+            train.completed = train.completed or rollout != last
+
+
+def _one_ahead(pairs: Sequence[tuple[Line, Line]]) -> bool | None:
+    """Whether batches are collected before the training of the one before has ended: the loop of ``train_async.py``.
+
+    ``pairs``: begin of a collection, end of the training before it. Lines of different processes may stand in the
+    wrong order within a second, so only whole seconds tell; where no line has a time, the order of the lines does.
+    """
+    timed = [(begin["local"], end["local"]) for begin, end in pairs if begin["local"] and end["local"]]
+    if not timed:
+        order = {begin["line"] < end["line"] for begin, end in pairs if begin["source"] == end["source"]}
+        return order.pop() if len(order) == 1 else None
+    if all(begin <= end for begin, end in timed) and any(begin < end for begin, end in timed):
+        return True
+    return False if any(begin > end for begin, end in timed) else None
+
+
+def dump_processes(
+    batches: Sequence[dict[str, Any]], edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]
+) -> list[Process]:
+    """Divide rollout dumps among processes by their times and labels alone.
+
+    ``edges``: per dump and label the earliest end and the latest start of its calls.
+    """
+    ordered = sorted(batches, key=lambda batch: batch["rollout"])
+    if all(batch["last_enqueued"] is not None for batch in batches):
+        ordered.sort(key=lambda batch: batch["last_enqueued"])
+    found: list[Process] = []
+    ends: dict[int, datetime] = {}
+    for batch in ordered:
+        calls = edges.get((batch["root"], batch["rollout"]), ())
+        if not found or _begins_again(found[-1], batch, calls, ends):
+            found.append(Process("dumps"))
+            ends = {}
+        found[-1].batches.append(batch)
+        found[-1].collected.add(batch["rollout"])
+        for call in calls:
+            if call["first_end"] is not None:
+                ends[call["label"]] = min(ends.get(call["label"], call["first_end"]), call["first_end"])
+    for process in found:
+        process.start_lo, process.start_hi = start_of(process)
+    return found
+
+
+def _begins_again(
+    process: Process, batch: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], ends: Mapping[int, datetime]
+) -> bool:
+    if batch["rollout"] <= process.last_collected:
+        return True
+    for call in calls:
+        # In one process no call that starts after a call of a newer label has ended can carry an older one.
+        newer = [end for label, end in ends.items() if label > call["label"]]
+        if call["last_start"] is not None and newer and call["last_start"] > min(newer):
+            return True
+    if calls or batch["label_max"] is None or batch["label_max"] > 1:
+        return False
+    before = next((b["label_max"] for b in reversed(process.batches) if b["label_max"] is not None), 0)
+    return bool(before >= 2)
+
+
+def start_of(process: Process) -> tuple[int, int]:
+    """Bound s0 of a process known by its dumps: its first rollout id, unless its labels say that dumps are missing."""
+    first = min(process.collected)
+    delta = any(batch["has_default"] for batch in process.batches)
+    latest = [
+        batch["rollout"] - batch["label_max"] + (0 if delta else 1) for batch in process.batches if batch["label_max"]
+    ]
+    possible = min([first, *latest])
+    return (first, first) if possible == first else (0, max(possible, 0))
+
+
+@dataclass(frozen=True)
+class Versions:
+    """Meaning of a process's labels. ``by_label[n]``: interval of the policy version of label n (0 = ``"default"``)."""
+
+    by_label: Mapping[int, tuple[int, int]]
+    start: tuple[int, int]
+    delta: bool | None
+    intervals: tuple[int, ...]
+
+
+def label_versions(process: Process) -> Versions:
+    """Map every label that the process's dumps contain to policy versions."""
+    assert process.start_lo is not None and process.start_hi is not None
+    labels = sorted({label for batch in process.batches for label in batch["labels"]})
+    delta = _is_delta(process)
+    start = (policy(process, process.start_lo), policy(process, process.start_hi))
+    first = _first_label(process, labels, delta)
+    modes = (False, True) if delta is None else (delta,)
+    intervals = possible_intervals(process, first, modes)
+    meaning: dict[int, tuple[int, int]] = {}
+    for label in labels:
+        versions = [
+            policy(process, count)
+            for mode in modes
+            for begin in {process.start_lo, process.start_hi}
+            for interval in intervals
+            for count in [_trained_at(process, label - first + 1 if label else 0, begin, interval, mode)]
+        ]
+        meaning[label] = (min(versions), max(versions))
+    return Versions(meaning, start, delta, intervals)
+
+
+def policy(process: Process, rollouts: int) -> int:
+    """Policy version after so many rollouts (critic-only ones do not advance it)."""
+    return rollouts - sum(1 for rollout in process.critic_only if rollout < rollouts)
+
+
+def _trained_at(process: Process, label: int, begin: int, interval: int, delta: bool) -> int:
+    """Rollouts trained (absolute) when a label was published: off the console where it shows the sync, else by rule."""
+    published = label if delta else label - 1
+    if published <= 0:
+        return begin
+    if process.syncs and process.syncs[0].trains == 0 and published < len(process.syncs):
+        return begin + process.syncs[published].trains
+    return (begin // interval + published) * interval
+
+
+def _is_delta(process: Process) -> bool | None:
+    """Whether labels are delta mode's; None if nothing tells."""
+    if any(batch["has_default"] for batch in process.batches):
+        return True
+    first = next((batch for batch in process.batches if batch["rollout"] == process.start_lo), None)
+    if first is not None and first["label_max"] is not None:
+        return False  # its first batch was made by the initial policy, and does not call it "default"
+    for batch in process.batches:
+        if batch["label_max"] is None or not process.syncs or process.start_lo is None:
+            continue
+        trains = batch["rollout"] - process.start_lo - (1 if process.one_ahead else 0)
+        if batch["label_max"] == sum(1 for sync in process.syncs if sync.trains <= max(trains, 0)):
+            return False  # as many labels as syncs: the first sync was counted
+    return None
+
+
+def _first_label(process: Process, labels: Sequence[int], delta: bool | None) -> int:
+    """Label of the starting policy: 1, unless a surviving server kept counting over the restart."""
+    first = next((batch for batch in process.batches if batch["rollout"] == process.start_lo == process.start_hi), None)
+    if (
+        delta is False
+        and first is not None
+        and first["label_min"] == first["label_max"]
+        and first["label_min"] is not None
+    ):
+        return int(first["label_min"])
+    return 1
+
+
+def possible_intervals(process: Process, first: int, modes: Iterable[bool]) -> tuple[int, ...]:
+    """Every ``--update-weights-interval`` under which no token would be newer than its batch.
+
+    The console shows the syncs themselves; then the interval is the distance of those after training.
+    """
+    assert process.start_lo is not None and process.start_hi is not None
+    begin = process.start_lo
+    after = [begin + sync.trains for sync in process.syncs if sync.trains > 0]
+    if after:
+        steps = {later - earlier for earlier, later in pairwise(after)}
+        return (min(steps),) if len(steps) == 1 else (after[0] if not steps and begin == 0 else 1,)
+    if process.every_sync:
+        return (1,)
+    newest = [(batch["label_max"], batch["rollout"]) for batch in process.batches if batch["label_max"]]
+    limit = max((rollout for _, rollout in newest), default=0) + 1
+    found = [
+        interval
+        for interval in range(1, limit + 1)
+        if all(
+            any(
+                _trained_at(process, label - first + 1, start, interval, mode) <= rollout
+                for mode in modes
+                for start in {process.start_lo, process.start_hi}
+            )
+            for label, rollout in newest
+        )
+    ]
+    return tuple(found) or (1,)

@@ -1,0 +1,161 @@
+"""Configuration files as plain dictionaries: JSON, YAML (safe) and TOML, within limits of size and depth.
+
+The result holds only dicts with text keys, lists, text, numbers, truth values and None, whatever the format could
+express beyond that: dates become ISO text, unknown YAML tags are dropped and the plain value under them is kept
+(nothing is ever constructed from a tag). Where a key occurs twice, the last one holds.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import orjson
+import yaml
+import zstandard
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.errors import UnreadableInput
+
+MAX_BYTES: Final = 16 << 20
+MAX_DEPTH: Final = 64
+MAX_VALUES: Final = 500_000
+"""Limits on what is taken for a configuration. The number of values counts a YAML alias as often as it is used, so
+that a few bytes cannot stand for a billion values."""
+
+
+class UnreadableConfig(Exception):
+    """The file is no configuration this reader can read; the message is one clause saying why."""
+
+
+def read_config(run: RunFiles, source: str) -> dict[str, Any]:
+    """Read a configuration file of a run; the format follows from its name (``.json``, ``.yaml``/``.yml``, ``.toml``).
+
+    Raises ``UnreadableConfig`` for an unknown name, damage, excess of a limit, or anything but a mapping at the top,
+    and ``UnreadableInput`` if the file cannot be opened.
+    """
+    kind = PurePosixPath(run.file(source).name).suffix.lower().removeprefix(".")
+    try:
+        with run.open(source) as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except UnreadableInput:
+        raise
+    except (OSError, EOFError, zstandard.ZstdError) as error:
+        raise UnreadableConfig(f"its compressed data is damaged ({error})") from error
+    return parse_config(data, kind)
+
+
+def parse_config(data: bytes, kind: str) -> dict[str, Any]:
+    """Turn the bytes of a configuration into a plain dictionary. ``kind``: ``json``, ``yaml``, ``yml`` or ``toml``.
+
+    Raises ``UnreadableConfig`` for damage, excess of a limit, or anything but a mapping at the top.
+    """
+    parse = _FORMATS.get(kind)
+    if parse is None:
+        raise UnreadableConfig(f"a configuration is JSON, YAML or TOML, not {kind or 'without a suffix'}")
+    if len(data) > MAX_BYTES:
+        raise UnreadableConfig(f"it is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UnreadableConfig(f"it is not UTF-8 text (byte {error.start})") from error
+    try:
+        value = parse(text)
+        plain = _Plain().value(value, 0)
+    except RecursionError as error:
+        raise UnreadableConfig(f"it is nested deeper than {MAX_DEPTH} levels") from error
+    if not isinstance(plain, dict):
+        raise UnreadableConfig("it is empty" if plain is None else "its top is not a mapping")
+    return plain
+
+
+def lookup(config: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401 - a configuration holds anything
+    """Return the value under a dotted key (``job.max_staleness``), or None where a level is missing."""
+    value: Any = config
+    for part in dotted.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return value
+
+
+def _json(text: str) -> object:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass  # NaN, Infinity and integers beyond 64 bits are for the standard reader to accept or refuse
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UnreadableConfig(f"it is not JSON ({error})") from error
+
+
+def _toml(text: str) -> object:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UnreadableConfig(f"it is not TOML ({error})") from error
+
+
+class _SafeLoader(yaml.SafeLoader):
+    """The safe loader, except that an unknown tag yields the plain value below it instead of an error."""
+
+
+def _untagged(loader: _SafeLoader, _suffix: str, node: yaml.Node) -> object:
+    if isinstance(node, yaml.MappingNode):
+        return loader.construct_mapping(node, deep=True)
+    if isinstance(node, yaml.SequenceNode):
+        return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
+
+
+_SafeLoader.add_multi_constructor("", _untagged)
+
+
+def _yaml(text: str) -> object:
+    try:
+        return yaml.load(text, Loader=_SafeLoader)  # noqa: S506 - derives from SafeLoader and constructs nothing
+    except yaml.MarkedYAMLError as error:
+        where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UnreadableConfig(f"it is not YAML ({where}{error.problem})") from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise UnreadableConfig(f"it is not YAML ({error})") from error
+
+
+_FORMATS: Final[dict[str, Callable[[str], object]]] = {"json": _json, "toml": _toml, "yaml": _yaml, "yml": _yaml}
+
+
+class _Plain:
+    """Copies a parsed value into plain types, counting as it goes."""
+
+    def __init__(self) -> None:
+        self._values = 0
+
+    def value(self, value: object, depth: int) -> object:
+        self._values += 1
+        if depth > MAX_DEPTH:
+            raise UnreadableConfig(f"it is nested deeper than {MAX_DEPTH} levels")
+        if self._values > MAX_VALUES:
+            raise UnreadableConfig(f"it holds more than {MAX_VALUES} values")
+        if isinstance(value, Mapping):
+            return {_key(key): self.value(item, depth + 1) for key, item in value.items()}
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.value(item, depth + 1) for item in value]
+        return _scalar(value)
+
+
+def _key(key: object) -> str:
+    return key if isinstance(key, str) else str(_scalar(key))
+
+
+def _scalar(value: object) -> object:
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,347 @@
+"""Files of ``torch.save`` without torch: values and tensors out, no code in.
+
+The reader knows just the opcodes that data needs and *no* way to call anything: a pickle's request to import or call a
+name is answered by a table of tensor constructors (which only note where the numbers lie), or, for a few data-only
+modules, by an ``Opaque`` note of the name; every other request is refused. Three layouts are read: the zip archive of
+today's torch, its older sequential layout, and a plain pickle.
+
+Tensors stay where they are until ``Tensor.flat`` or ``tolist`` asks for them, so that large ones (routed experts,
+images) cost nothing. All damage, hostility and excess ends in one exception, ``BadTorchFile``.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any, BinaryIO, Final, TypeGuard
+
+import zstandard
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.readers.pickle_values import BadPickle, Opaque, Unpickled, read_pickle
+
+MAX_PICKLE_BYTES: Final = 4 << 30
+MAX_TENSOR_BYTES: Final = 1 << 30
+MAX_FILE_BYTES: Final = 64 << 30
+_SPOOL_BYTES: Final = 64 << 20
+_LEGACY_MAGIC: Final = 0x1950A86A20F9469CFC6C
+
+_STORAGES: Final = {
+    "DoubleStorage": "float64",
+    "FloatStorage": "float32",
+    "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64",
+    "IntStorage": "int32",
+    "ShortStorage": "int16",
+    "CharStorage": "int8",
+    "ByteStorage": "uint8",
+    "BoolStorage": "bool",
+    "UntypedStorage": "uint8",
+}
+_CODES: Final = {
+    "float64": ("d", 8),
+    "float32": ("f", 4),
+    "float16": ("e", 2),
+    "bfloat16": ("H", 2),
+    "int64": ("q", 8),
+    "int32": ("i", 4),
+    "int16": ("h", 2),
+    "int8": ("b", 1),
+    "uint8": ("B", 1),
+    "uint16": ("H", 2),
+    "uint32": ("I", 4),
+    "uint64": ("Q", 8),
+    "bool": ("?", 1),
+}
+_OPAQUE_MODULES: Final = frozenset(
+    {"torch", "numpy", "PIL", "collections", "datetime", "decimal", "uuid", "enum", "pathlib"}
+)
+"""Modules whose objects may occur as data in dumps; their names become ``Opaque`` notes and are never looked up."""
+
+
+class BadTorchFile(Exception):
+    """The file is cut, damaged, hostile or beyond the limits; the message is one clause saying which."""
+
+
+@dataclass(frozen=True)
+class _Dtype:
+    """A storage class or ``torch.<dtype>`` named in the pickle."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    key: str
+    dtype: str
+    numel: int
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor's place in its file; numbers are read on demand while the file is open.
+
+    ``offset`` and ``stride`` count elements, as torch does.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    _storage: _Storage = field(repr=False)
+    _read: Callable[[_Storage], bytes] = field(repr=False, compare=False)
+
+    @property
+    def numel(self) -> int:
+        """Number of elements."""
+        count = 1
+        for length in self.shape:
+            count *= length
+        return count
+
+    def flat(self) -> list[Any]:
+        """Elements in row-major order, as Python numbers.
+
+        Raises:
+            BadTorchFile: the storage is missing, cut, too large, or too small for the shape.
+
+        """
+        if self.dtype not in _CODES:
+            raise BadTorchFile(f"a tensor of dtype {self.dtype} cannot be read")
+        code: Any
+        code, size = _CODES[self.dtype]
+        if self.numel * size > MAX_TENSOR_BYTES:
+            raise BadTorchFile(f"a tensor is larger than {MAX_TENSOR_BYTES >> 20} MiB")
+        if not self.numel:
+            return []
+        data = self._read(self._storage)
+        count = len(data) // size
+        last = self.offset + sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
+        if last >= count or self.offset < 0 or min(self.stride, default=0) < 0:
+            raise BadTorchFile("a tensor reaches beyond its storage")
+        values: Any = memoryview(data)[: count * size].cast(code) if code != "e" else _halves(data, count)
+        picked = _pick(values, self.shape, self.stride, self.offset)
+        return _bfloats(picked) if self.dtype == "bfloat16" else picked
+
+    def tolist(self) -> Any:  # noqa: ANN401 - a number or nested lists
+        """Elements nested by shape, like torch's ``tolist``."""
+        flat = self.flat()
+        if not self.shape:
+            return flat[0]
+        for length in reversed(self.shape[1:]):
+            flat = [flat[at : at + length] for at in range(0, len(flat), length)] if length else []
+        return flat
+
+
+def _halves(data: bytes, count: int) -> tuple[float, ...]:
+    return struct.unpack(f"<{count}e", data[: 2 * count])
+
+
+def _bfloats(bits: list[int]) -> list[float]:
+    return [struct.unpack("<f", struct.pack("<I", value << 16))[0] for value in bits]
+
+
+def _pick(values: Sequence[Any] | memoryview, shape: tuple[int, ...], stride: tuple[int, ...], start: int) -> list[Any]:
+    """Elements of a strided view in row-major order."""
+    if not shape:
+        return [values[start]]
+    if len(shape) == 1:
+        step = stride[0]
+        if step == 0:
+            return [values[start]] * shape[0]
+        return list(values[start : start + (shape[0] - 1) * step + 1 : step])
+    return [
+        value for index in range(shape[0]) for value in _pick(values, shape[1:], stride[1:], start + index * stride[0])
+    ]
+
+
+@contextmanager
+def open_torch(run: RunFiles, source: str) -> Iterator[Any]:
+    """Yield the value a file holds; its tensors can be read inside the ``with`` block only.
+
+    Raises:
+        BadTorchFile: damage, a hostile pickle, or sizes beyond the limits.
+        UnreadableInput: the file cannot be opened.
+
+    """
+    with _seekable(run, source) as stream:
+        yield load(stream)
+
+
+def load(stream: BinaryIO | IO[bytes]) -> Any:  # noqa: ANN401 - a file holds anything
+    """Read the value of a seekable stream; tensors read from the same stream later."""
+    try:
+        start = stream.read(4)
+        stream.seek(0)
+        if not start:
+            raise BadTorchFile("the file is empty")
+        return _load_zip(stream) if start == b"PK\x03\x04" else _load_sequence(stream)
+    except BadPickle as error:
+        raise BadTorchFile(str(error)) from error
+    except (OSError, EOFError, MemoryError) as error:
+        raise BadTorchFile(f"the data cannot be read ({error})") from error
+
+
+@contextmanager
+def _seekable(run: RunFiles, source: str) -> Iterator[IO[bytes]]:
+    """Open a file for seeking; a compressed one is unpacked to a temporary file first (small ones to memory)."""
+    with run.open(source) as stream:
+        if not run.file(source).compressed:
+            yield stream
+            return
+        with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as whole:
+            try:
+                while chunk := stream.read(1 << 20):
+                    whole.write(chunk)
+                    if whole.tell() > MAX_FILE_BYTES:
+                        raise BadTorchFile(f"it unpacks to more than {MAX_FILE_BYTES >> 30} GiB")
+            except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+                raise BadTorchFile(f"the compressed data is damaged or cut ({error})") from error
+            whole.seek(0)
+            yield whole
+
+
+def _load_zip(stream: IO[bytes]) -> object:
+    try:
+        archive = zipfile.ZipFile(stream)
+    except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
+        raise BadTorchFile("the archive has no directory at its end, so the file was cut or is not whole") from error
+    names = [info.filename for info in archive.infolist() if info.filename.rsplit("/", 1)[-1] == "data.pkl"]
+    if len(names) != 1:
+        raise BadTorchFile("the archive holds no data.pkl" if not names else "the archive holds data.pkl twice")
+    prefix = names[0].removesuffix("data.pkl")
+    order = _member(archive, f"{prefix}byteorder", 16) if f"{prefix}byteorder" in archive.NameToInfo else b"little"
+    if order.strip() != b"little":
+        raise BadTorchFile("its numbers are big-endian, which this reader does not support")
+
+    def storage(wanted: _Storage) -> bytes:
+        return _member(archive, f"{prefix}data/{wanted.key}", MAX_TENSOR_BYTES)
+
+    tensors = _Tensors(storage)
+    return read_pickle(
+        _member(archive, names[0], MAX_PICKLE_BYTES), tensors.name, tensors.call, tensors.persistent
+    ).value
+
+
+def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+    try:
+        info = archive.getinfo(name)
+    except KeyError as error:
+        raise BadTorchFile(f"the archive lacks its member {name}") from error
+    if info.file_size > limit:
+        raise BadTorchFile(f"its member {name} is larger than {limit >> 20} MiB")
+    try:
+        with archive.open(info) as member:
+            data = member.read(info.file_size)
+            member.read(1)  # reaching the end makes zipfile compare the checksum
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError) as error:
+        raise BadTorchFile(f"its member {name} is damaged ({error})") from error
+    if len(data) != info.file_size:
+        raise BadTorchFile(f"its member {name} is cut")
+    return data
+
+
+def _load_sequence(stream: IO[bytes]) -> object:
+    """Read torch's layout of before 2020 (five pickles, then raw storages), or a file that is one pickle."""
+    data = stream.read(MAX_PICKLE_BYTES + 1)
+    if len(data) > MAX_PICKLE_BYTES:
+        raise BadTorchFile(f"a pickle is larger than {MAX_PICKLE_BYTES >> 20} MiB")
+    places: dict[str, tuple[int, int]] = {}
+
+    def storage(wanted: _Storage) -> bytes:
+        if wanted.key not in places:
+            raise BadTorchFile(f"the file lacks the storage {wanted.key}")
+        start, end = places[wanted.key]
+        return data[start:end]
+
+    tensors = _Tensors(storage)
+
+    def following(at: int) -> Unpickled:
+        return read_pickle(data, tensors.name, tensors.call, tensors.persistent, at)
+
+    first = following(0)
+    if first.value != _LEGACY_MAGIC:
+        return first.value
+    version = following(first.end)
+    info = following(version.end)
+    value = following(info.end)
+    keys = following(value.end)
+    at = keys.end
+    for key in keys.value if isinstance(keys.value, list) else []:
+        if not isinstance(key, str) or key not in tensors.dtypes or at + 8 > len(data):
+            raise BadTorchFile("its storages are cut")
+        size = int.from_bytes(data[at : at + 8], "little") * _CODES[tensors.dtypes[key]][1]
+        if at + 8 + size > len(data):
+            raise BadTorchFile("its storages are cut")
+        places[key] = (at + 8, at + 8 + size)
+        at += 8 + size
+    return value.value
+
+
+class _Tensors:
+    """What a torch pickle may name and call; nothing here does more than build a ``Tensor``."""
+
+    def __init__(self, read: Callable[[_Storage], bytes]) -> None:
+        self._read = read
+        self.dtypes: dict[str, str] = {}
+
+    def name(self, module: str, name: str) -> object:
+        """Answer an import: a dtype, a constructor's name, or an opaque note; refuse everything else."""
+        if module in {"torch", "torch.storage"} and name in _STORAGES:
+            return _Dtype(_STORAGES[name])
+        if module == "torch" and name in _CODES:
+            return _Dtype(name)
+        if module.split(".", maxsplit=1)[0] in _OPAQUE_MODULES:
+            return Opaque(f"{module}.{name}")
+        raise BadTorchFile(f"its pickle asks for {module}.{name}, which no dump needs, and was not obeyed")
+
+    def call(self, target: object, arguments: object) -> object:
+        """Answer a call of a name: a tensor, a plain dict for OrderedDict, or an opaque note."""
+        if not isinstance(target, Opaque) or not isinstance(arguments, tuple):
+            raise BadTorchFile("its pickle calls something that is not a name, and was not obeyed")
+        if target.name == "collections.OrderedDict":
+            pairs = arguments[0] if arguments else []
+            return (
+                dict(pairs)
+                if isinstance(pairs, list) and all(isinstance(p, (tuple, list)) and len(p) == 2 for p in pairs)
+                else {}
+            )
+        if target.name in {
+            "torch._utils._rebuild_tensor_v2",
+            "torch._utils._rebuild_tensor",
+            "torch._utils._rebuild_tensor_v3",
+        }:
+            return self._tensor(target.name, arguments)
+        if target.name == "torch._utils._rebuild_parameter" and arguments and isinstance(arguments[0], Tensor):
+            return arguments[0]
+        return Opaque(f"{target.name}(...)")
+
+    def _tensor(self, kind: str, arguments: tuple[Any, ...]) -> Tensor:
+        storage, offset, shape, stride = (*arguments, None, None, None, None)[:4]
+        if not (isinstance(storage, _Storage) and isinstance(offset, int) and _counts(shape) and _counts(stride)):
+            raise BadTorchFile("it describes a tensor in a way torch does not")
+        if len(shape) != len(stride):
+            raise BadTorchFile("it describes a tensor in a way torch does not")
+        dtype = storage.dtype
+        if kind.endswith("_v3") and len(arguments) > 6 and isinstance(arguments[6], _Dtype):
+            dtype = arguments[6].name
+        return Tensor(dtype, shape, stride, offset, storage, self._read)
+
+    def persistent(self, reference: object) -> object:
+        """Answer a persistent id: ``("storage", type, key, location, numel[, view])``."""
+        if isinstance(reference, tuple) and len(reference) >= 5 and reference[0] == "storage":
+            _, dtype, key, _, numel = reference[:5]
+            if isinstance(dtype, _Dtype) and isinstance(key, str) and isinstance(numel, int):
+                self.dtypes[key] = dtype.name
+                return _Storage(key, dtype.name, numel)
+        raise BadTorchFile("it refers to outside data in a way torch does not")
+
+
+def _counts(value: object) -> TypeGuard[tuple[int, ...]]:
+    return isinstance(value, tuple) and all(isinstance(item, int) and item >= 0 for item in value)
