@@ -198,7 +198,7 @@ def _verdict(bound: int | None, violations: Mapping[str, Interval], openings: Op
         return "no-bound"
     if any((violations[unit].lo or 0) > 0 for unit in ("tokens", "trajectories", "groups")):
         return "fail"
-    trained = any(row["certain"] and row["uses_lo"] for row in classes.uses)
+    trained = any(row["certain"] and row["uses_lo"] and row["possible"] for row in classes.uses)
     clean = all(violations[unit].hi == 0 for unit in ("tokens", "trajectories", "groups"))
     contradicted = any(item["severity"] == "error" and item["opens"] == "training" for item in diagnostics)
     return "pass" if trained and clean and not openings.training and not contradicted else "inconclusive"
@@ -223,9 +223,9 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
     flights = [Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
     queues = [Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
 
-    def average(interval: Interval) -> dict[str, Any]:
-        # Unread tokens can pull an average anywhere from zero on.
-        return (Interval(0, None) if openings.training else interval).json()
+    def average(interval: Interval, least: int | None = 0) -> dict[str, Any]:
+        # Unread tokens can pull an average anywhere from the least possible value on.
+        return (Interval(least, None) if openings.training else interval).json()
 
     return {
         "unit": facts["unit"],
@@ -236,7 +236,7 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
         "token_p90": average(quantile(tokens, 0.9)),
         "token_p99": average(quantile(tokens, 0.99)),
         "trajectory_mean": average(mean(members)),
-        "in_flight_mean": average(mean(flights)),
+        "in_flight_mean": average(mean(flights), None),
         "in_queue_mean": average(mean(queues)),
         "optimizer_steps": _optimizer_steps(classes, openings),
         "token_histogram": histogram(tokens, "tokens", openings.training),

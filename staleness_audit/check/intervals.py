@@ -58,7 +58,7 @@ def total(parts: Iterable[Interval]) -> Interval:
 class Class:
     """Between ``n_lo`` and ``n_hi`` members, each with a value in ``[lo, hi]`` (None = open end)."""
 
-    lo: float
+    lo: float | None
     hi: float | None
     n_lo: int
     n_hi: int | None
