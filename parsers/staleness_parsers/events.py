@@ -361,7 +361,7 @@ def _drop_repeated(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
 def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     sink.write(
         "numbering",
-        connection.execute(
+        connection.sql(
             "SELECT getvariable('source') AS source, min(line) AS first_line, max(line) AS last_line, "
             "min(n) AS n_min, max(n) AS n_max, count(n) AS numbers, "
             "count(*) FILTER (n IS NULL) AS unnumbered, max(n) FILTER (kind = 'end') AS n_end "
@@ -370,7 +370,7 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     )
     sink.write(
         "attempt_steps",
-        connection.execute(
+        connection.sql(
             "SELECT coalesce(attempt, getvariable('attempt'))::INTEGER AS attempt, min(step)::INTEGER AS first_step, "
             "min(coalesce(started, ended, ts)) AS started, max(coalesce(ended, ts)) AS ended "
             "FROM events_ WHERE kind IN ('step', 'trained') GROUP BY 1"
@@ -452,7 +452,7 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
     A version that returns makes a new span. With ``loss_tokens`` given, only their number over all runs is known, so it
     is an interval on each run and exact in the constraint that the trajectory's use carries.
     """
-    rows = connection.execute(
+    rows = connection.sql(
         f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line "
         "FROM events_ WHERE kind = 'span' AND versions IS NOT NULL AND len(versions) > 0"
     ).to_arrow_table()
