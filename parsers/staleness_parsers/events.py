@@ -279,10 +279,13 @@ def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
 def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
     """Leave in ``events_`` what can be used: known kinds with their ids, sane versions and counts, each number once."""
     known = ", ".join(f"'{kind}'" for kind in _KINDS)
+    lifecycle = ", ".join(f"'{kind}'" for kind in _LIFECYCLE)
     bad = f"""
         CASE WHEN kind IS NULL THEN 'it has no kind'
              WHEN kind NOT IN ({known}) THEN 'unknown-kind'
              WHEN kind IN ('span', 'trained') AND trajectory_id IS NULL THEN 'it has no trajectory_id'
+             WHEN kind IN ({lifecycle}) AND trajectory_id IS NULL AND group_id IS NULL
+                  THEN 'it names no trajectory and no group'
              WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
              WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
              WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
