@@ -211,14 +211,16 @@ def _token_class(row: Mapping[str, Any]) -> Class:
     return Class(row["staleness_lo"], row["staleness_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
 
 
-def _member_class(row: Mapping[str, Any]) -> Class:
+def _member_class(row: Mapping[str, Any], lost: bool) -> Class:
+    """Members by their largest staleness. ``lost``: unread lines may hold older tokens of any of them."""
     low = row["sure_lo"] if row["sure"] and row["sure_lo"] is not None else row["staleness_lo"]
-    return Class(low or 0, row["staleness_hi"], row["members_lo"] if row["sure"] else 0, row["members_hi"])
+    high = None if lost else row["staleness_hi"]
+    return Class(low or 0, high, row["members_lo"] if row["sure"] else 0, row["members_hi"])
 
 
 def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) -> dict[str, Any]:
     tokens = [_token_class(row) for row in classes.tokens]
-    members = [_member_class(row) for row in classes.trajectories]
+    members = [_member_class(row, openings.training) for row in classes.trajectories]
     largest = _largest(classes, openings)
     known = max((row["v_train_hi"] or 0 for row in classes.steps), default=0)
     flights = [Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
