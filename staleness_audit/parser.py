@@ -124,7 +124,8 @@ class RunFacts:
     ``unit``: what one version counts, in the framework's words (DESIGN section 2). ``unseen``: classes of fates that
     this run's logs cannot show at all (``dropped``, ``cancelled``, ``lost``, ``pending``): their upper ends stay open.
     ``groups_per_step``: B in groups, for ``stoppable_at`` L1. ``replay``: whether a trajectory can be trained in more
-    than one step, so that a use without identity need not be a trajectory of its own.
+    than one step, so that a use without identity need not be a trajectory of its own. ``ascending``: whether no token of
+    a trajectory is made by older weights than an earlier token of it, whichever engine makes it.
     """
 
     framework: str
@@ -140,6 +141,7 @@ class RunFacts:
     hints: Sequence[Hint] = ()
     groups_per_step: int | None = None
     replay: bool = False
+    ascending: bool = False
 
 
 class Sink(Protocol):

@@ -35,6 +35,8 @@ def facts(known: Known) -> RunFacts:
     settings, build = known.settings, known.build
     return RunFacts(
         framework="prime-rl",
+        # Engines are paused together and updated in order; an adapter is replaced while requests run.
+        ascending=not settings.lora,
         unit=UNIT,
         framework_version=_version(build),
         dialect=build.dialect,

@@ -1,6 +1,6 @@
 -- Product: token_uses
 -- Grain: one row per span and use: the tokens of one version interval in one training step.
--- From: use_rows, token_spans, span_sums.
+-- From: use_rows, token_spans, span_sums, facts.
 -- Columns:
 --   key, step_key, span_index, certain
 --   loss_lo, loss_hi            its tokens that take part in training there (hi null = open)
@@ -41,13 +41,16 @@ SELECT
     greatest(v_train_lo - coalesce(version_hi, v_train_lo), stated_min_lo, 0) AS staleness_lo,
     -- Nothing is older than the first policy; a span newer than its step is nonsense that proves nothing.
     CASE WHEN version_lo > v_train_hi THEN v_train_hi ELSE least(v_train_hi - version_lo, lag_hi, stated_max_hi) END AS staleness_hi,
-    CASE
-        WHEN rises THEN greatest(coalesce(v_end_lo, 0) - coalesce(version_hi, v_end_lo, 0), 0)
-        ELSE coalesce(v_end_lo, 0) - coalesce(version_hi, v_train_hi)
-    END AS flight_lo,
+    greatest(
+        CASE
+            WHEN rises THEN greatest(coalesce(v_end_lo, 0) - coalesce(version_hi, v_end_lo, 0), 0)
+            ELSE coalesce(v_end_lo, 0) - coalesce(version_hi, v_train_hi)
+        END,
+        CASE WHEN facts.ascending THEN 0 END
+    ) AS flight_lo,
     coalesce(v_end_hi, v_train_hi) - version_lo AS flight_hi,
     greatest(v_train_lo - coalesce(v_end_hi, v_train_lo), 0) AS queue_lo,
     CASE WHEN v_train_hi IS NOT NULL THEN greatest(v_train_hi - coalesce(v_end_lo, 0), 0) END AS queue_hi,
     lag_lo, lag_hi, use_loss_lo, use_loss_hi, own_mask,
     coalesce(version_lo > v_train_hi, false) AS impossible
-FROM joined
+FROM joined CROSS JOIN facts
