@@ -44,7 +44,7 @@ UNION ALL
 SELECT 'tokens-not-conserved', 'error',
     'The tokens of the trajectories do not add up to the tokens of the spans.', 'training', 1, NULL, NULL, NULL
 FROM (SELECT sum(tokens_lo) AS tokens FROM spans WHERE trajectory_id IS NOT NULL AND hash(trajectory_id) NOT IN (SELECT key FROM members WHERE NOT training)) AS all_spans, (SELECT sum(tokens_lo) AS tokens FROM trajectory_lives) AS lives
-WHERE all_spans.tokens <> lives.tokens AND getvariable('first_step') < -1000000000
+WHERE all_spans.tokens <> lives.tokens AND getvariable('first_step') < -1000000000 AND getvariable('last_step') > 1000000000
 UNION ALL
 SELECT 'ids-collide', 'error',
     'Two trajectory ids have the same hash, so that their lives are mixed up; rename one of them.', 'training', count(*), NULL, NULL, min(key::VARCHAR)
