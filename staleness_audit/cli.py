@@ -23,7 +23,7 @@ import typer
 from rich.console import Console
 
 from staleness_audit import __version__
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, BrokenPlugin
 
 if TYPE_CHECKING:
     import duckdb
@@ -113,14 +113,19 @@ StepsOption = Annotated[
 ]
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        stdout.print(f"staleness-audit {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    if version:
-        stdout.print(f"staleness-audit {__version__}")
-        raise typer.Exit
     with _errors():
         ctx.default_map = _configured_defaults()
 
@@ -326,6 +331,9 @@ def main() -> None:
 
     ``STALENESS_AUDIT_TRACEBACK=1`` shows where an unexpected error comes from.
     """
+    # What libraries warn their callers of is none of the user's business.
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("always", BrokenPlugin)
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         # Logs may hold characters that the terminal's encoding lacks.

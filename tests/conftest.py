@@ -15,7 +15,9 @@ class EventLog:
     def __init__(self, path: Path, **header: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.lines = [{"format": "staleness-events/1", "framework": "toy", "writer": "main", "clock": "epoch", **header}]
+        self.lines = [
+            {"format": "staleness-events/1", "framework": "toy", "writer": "main", "clock": "epoch", **header}
+        ]
 
     def add(self, kind: str, **fields: Any) -> EventLog:
         """Add an event and return the log, so that calls can be chained."""
