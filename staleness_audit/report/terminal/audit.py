@@ -89,9 +89,9 @@ def _verdict(data: Data, page: Page) -> None:
     head.append(f"  {page.plain(run['framework'], 60)}{version}", "bold")
     if (dialect := run.get("dialect")) and dialect != run["framework"]:
         head.append(f" {page.glyphs.dot} {page.plain(dialect, 60)}", "dim")
-    head.append(f" {page.glyphs.dot} {page.plain(run['path'])}", "dim")
     page.print()
     page.print(head)
+    page.print(Text(page.plain(run["path"]), "dim"), 2)
     page.print()
     page.print(Text(why(data, page), "bold"), 2)
     promise, reason = promise_lines(data, page)
@@ -112,7 +112,7 @@ def _verdict(data: Data, page: Page) -> None:
             facts.append(("violations", "none, and none possible"))
         else:
             facts += [("proven", Text(proven, "red" if proven != "none" else "")), ("possible", possible)]
-    facts += [("guarantee", f"{promise}: {reason}."), ("gate", gate_line(data))]
+    facts += [("guarantee", f"{promise}: {reason}"), ("gate", gate_line(data))]
     page.facts(facts)
 
 
@@ -137,9 +137,12 @@ def _run(data: Data, page: Page) -> None:
     attempts = "" if run["attempts"] == 1 else f", in {run['attempts']} attempts"
     times = ""
     if run["started"] and run["ended"]:
-        times = f"{moment(run['started'])} to {moment(run['ended'])}"
-        if data["throughput"]["wall_s"]:
-            times += f" ({duration(data['throughput']['wall_s'])} from first to last step)"
+        first, last, wall = moment(run["started"]), moment(run["ended"]), data["throughput"]["wall_s"]
+        # What both share is said once: the time zone or clock, and the day.
+        _, space, shared = first.partition(" by ") if " by " in first else first.rpartition(" ")
+        times = f"{first.removesuffix(space + shared)} to {last.split(' ', 1)[1] if first[:10] == last[:10] else last}"
+        if wall:
+            times += f" ({duration(wall)} from first to last step)"
     tokens, distinct = data["tokens"]["trained"], data["tokens"]["trained_distinct"]
     twice = "" if distinct == tokens else f" ({page.interval(distinct)} of them different ones)"
     page.facts(
@@ -154,7 +157,7 @@ def _run(data: Data, page: Page) -> None:
             ("evidence", _coverage(data["coverage"])),
             (
                 "read as",
-                f"{page.plain(run['parser'], 60)}: {page.plain('; '.join(run.get('detected_by', [])[:2]), 200)}",
+                f"{page.plain(run['parser'], 60)}: {page.plain('; '.join(run.get('detected_by', [])[:1]), 160)}",
             ),
             ("health", _health(run["health"], page)),
         ]
@@ -231,7 +234,7 @@ def _averages(staleness: Mapping[str, Any], page: Page) -> str:
     mean = page.interval(staleness["token_mean"])
     if mean == "unknown":
         return ""
-    names = (("token_p50", "half of the tokens"), ("token_p90", "90 %"), ("token_p99", "99 %"))
+    names = (("token_p50", "half of the tokens"), ("token_p90", "90%"), ("token_p99", "99%"))
     shares = [
         f"{name} at most {page.interval(staleness[key])}" for key, name in names if staleness[key]["hi"] is not None
     ]
@@ -260,9 +263,8 @@ def _over_time(data: Data, page: Page) -> Text | str:
         return ""
     drawn = sparkline(values, data["bound"]["value"], page.glyphs)
     exact = all(row["max"]["lo"] == row["max"]["hi"] for row in rows)
-    drawn.append(
-        f"\n{'largest' if exact else 'at least, largest'} of step {rows[0]['step']} to step {rows[-1]['step']}", "dim"
-    )
+    which = "largest" if exact else "largest that is certain"
+    drawn.append(f"\n{which} in each step, {rows[0]['step']} to {rows[-1]['step']}", "dim")
     return drawn
 
 
@@ -281,32 +283,22 @@ def _reported(data: Data, page: Page, verbose: bool) -> None:
     if not differing:
         return
     page.section("The framework's own figures that disagree")
-    rows = []
     for name, cases in differing.items():
-        shown = cases if verbose else cases[:2]
-        for index, case in enumerate(shown):
-            raw = page.plain(case.get("raw_name") or name, 60)
-            title = f"{raw}: {CANONICAL.get(name, name)}? {len(cases)} of {compared[name]} differ" if index == 0 else ""
-            reported = {"lo": case["reported"], "hi": case["reported"]}
-            rows.append(
-                (
-                    title,
-                    str(case["step"]) if case["step"] is not None else "",
-                    page.interval(reported),
-                    page.interval(case["rebuilt"]),
-                    place(case, page.glyphs),
-                )
+        raw = page.plain(cases[0].get("raw_name") or name, 60)
+        page.print(
+            Text.assemble(
+                (raw, "bold"),
+                f" ({CANONICAL.get(name, page.plain(name, 60))}): {len(cases)} of {compared[name]} differ",
+            ),
+            2,
+        )
+        for case in cases if verbose else cases[:2]:
+            reported = page.interval({"lo": case["reported"], "hi": case["reported"]})
+            where = place(case, page.glyphs)
+            page.print(
+                f"step {case['step']}: reported {reported}, rebuilt {page.interval(case['rebuilt'])}  {where}".rstrip(),
+                4,
             )
-    page.table(
-        (
-            "figure, and what it is compared with",
-            ("step", "right"),
-            ("reported", "right"),
-            ("rebuilt", "right"),
-            "log line",
-        ),
-        rows,
-    )
 
 
 def _diagnostics(data: Data, page: Page, verbose: bool) -> None:

@@ -49,13 +49,13 @@ def show_waste(data: Mapping[str, Any], page: Page) -> None:
             Text(name),
             page.interval(value),
             share,
-            bar((value["lo"] or 0, value["hi"]), scale or 0, page.glyphs, style, BAR),
+            bar((value["lo"] or 0, value["hi"]), scale or 0, page.glyphs, style, page.room(BAR, 52)),
         )
     table.add_row(Text("generated in all", "bold"), Text(page.interval(generated), "bold"), "", "")
     page.print(table, 2)
     unknown = [name for name, value, _ in parts if page.interval(value) == "unknown"]
     if unknown:
-        page.print(Text(f"unknown: {', '.join(unknown)}", "dim"), 2)
+        page.print(Text(f"not known: {', '.join(unknown)}", "dim"), 2)
     page.print()
     page.facts(
         [
@@ -71,7 +71,7 @@ def _parts(tokens: Mapping[str, Any], page: Page) -> list[tuple[str, Mapping[str
     parts = [("trained", tokens["trained_distinct"], "green"), ("masked out of the loss", tokens["masked"], "yellow")]
     for kind in ("dropped", "cancelled", "lost"):
         for reason, value in tokens[kind].items():
-            parts.append((f"{kind}: {_reason(reason, page)}", value, "red"))
+            parts.append((f"{kind} ({_reason(reason, page)})", value, "red"))
     parts += [("pending at the end", tokens["pending"], "blue"), ("unaccounted", tokens["unaccounted"], "magenta")]
     return [part for part in parts if not is_zero(part[1])]
 

@@ -94,6 +94,7 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
     glyphs = page.glyphs
     scale = max((each.low if each.high is None else each.high for each in found), default=0)
     whole = total["lo"] if is_exact(total) else None
+    length = page.room(BAR, 44)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -104,14 +105,14 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
     for each in found:
         beyond = bound is not None and each.first > bound
         if beyond and not drawn:
-            _draw_bound(table, bound, glyphs)
+            _draw_bound(table, bound, glyphs.rule * length)
             drawn = True
         style = NEUTRAL if bound is None else BEYOND if beyond else WITHIN
         count = {"lo": each.low, "hi": each.high}
         share = percent(each.low / whole) if whole and each.low == each.high else ""
-        table.add_row(each.label(), interval(count, glyphs), share, bar((each.low, each.high), scale, glyphs, style))
+        table.add_row(each.label(), interval(count, glyphs), share, bar((each.low, each.high), scale, glyphs, style, length))
     if not drawn:
-        _draw_bound(table, bound, glyphs)
+        _draw_bound(table, bound, glyphs.rule * length)
     page.print(table, 2)
     if any(each.high is None or each.high > each.low for each in found):
         page.print(
@@ -119,8 +120,8 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
         )
 
 
-def _draw_bound(table: Table, bound: int | None, glyphs: Glyphs) -> None:
-    table.add_row(Text(f"bound {bound}", "bold"), "", "", Text(glyphs.rule * BAR, "bold"))
+def _draw_bound(table: Table, bound: int | None, line: str) -> None:
+    table.add_row(Text(f"bound {bound}", "bold"), "", "", Text(line, "bold"))
 
 
 def sparkline(values: Sequence[int | None], bound: int | None, glyphs: Glyphs, width: int = SPARKS) -> Text:

@@ -43,6 +43,10 @@ class Page:
         for line in captured.get().splitlines():
             self.console.out(line.rstrip(), highlight=False)
 
+    def room(self, wanted: int, others: int) -> int:
+        """Columns for a bar beside ``others``: as many as ``wanted``, but on a narrow page fewer, so that numbers stay whole."""
+        return max(min(wanted, self.width - others), 4)
+
     def section(self, title: str) -> None:
         """Begin a section."""
         self.print()

@@ -99,7 +99,7 @@ def _drawing(story: Story, page: Page) -> None:
         age, beyond = _age(row.version, worst, story.bound)
         style = "red" if beyond else "green" if worst is not None and story.bound is not None else "cyan"
         tokens = (int(row.tokens.lo or 0), None if row.tokens.hi is None else int(row.tokens.hi))
-        drawn = bar(tokens, scale, page.glyphs, style, BAR)
+        drawn = bar(tokens, scale, page.glyphs, style, page.room(BAR, 44))
         table.add_row(Text(row.label, "bold"), drawn, page.count(row.tokens.json(), "token"), Text(age, style))
     page.print(table, 2)
     if worst is not None:

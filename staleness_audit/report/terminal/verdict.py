@@ -114,7 +114,7 @@ def promise_lines(data: Data, page: Page) -> tuple[str, str]:
         "fail": "This run broke the bound",
         "inconclusive": "Whether this run kept the bound is not known",
     }.get(verdict)
-    reason = page.plain(data["guarantee"]["reason"], 600)
+    reason = page.plain(data["guarantee"]["reason"], 600).rstrip(". ") + "."
     if observed is None:
         if limit is None:
             return "What limit the mechanism sets is not known", reason

@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any
 
 JsonInterval = Mapping[str, Any]
+CLOCK_YEAR = 1980
+"""Times before it are no dates: the clock of those logs starts at zero."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +105,22 @@ def is_exact(value: JsonInterval) -> bool:
 
 
 def percent(share: float) -> str:
-    """``76 %``; what is not quite nothing or all does not read as such."""
+    """``76%``; what is not quite nothing or all does not read as such."""
     if 0 < share < 0.01:
-        return "<1 %"
+        return "<1%"
     if 0.99 < share < 1:
-        return ">99 %"
-    return f"{100 * share:.0f} %"
+        return ">99%"
+    return f"{100 * share:.0f}%"
 
 
 def percent_interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
-    """``24 %``, ``24..31 %``, ``≥ 24 %``, ``unknown`` for a share."""
+    """``24%``, ``24..31%``, ``≥ 24%``, ``unknown`` for a share."""
     if value is None or (value["lo"] in (None, 0) and value["hi"] in (None, 1)):
         return "unknown"
     low, high = percent(value["lo"] or 0), percent(1 if value["hi"] is None else value["hi"])
     if low == high:
         return low
-    return f"{glyphs.at_least} {low}" if value["hi"] in (None, 1) else f"{low.removesuffix(' %')}..{high}"
+    return f"{glyphs.at_least} {low}" if value["hi"] in (None, 1) else f"{low.removesuffix('%')}..{high}"
 
 
 def duration(seconds: float) -> str:
@@ -134,11 +136,14 @@ def duration(seconds: float) -> str:
 
 
 def moment(text: str) -> str:
-    """``2025-10-09 08:53:36 UTC`` from ISO 8601."""
+    """``2025-10-09 08:53:36 UTC`` from ISO 8601, or ``9 s`` by a clock that starts at zero with the run."""
     try:
-        return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S UTC")
+        when = datetime.fromisoformat(text)
     except ValueError:
         return plain(text)
+    if when.year < CLOCK_YEAR:
+        return f"{max(when.timestamp(), 0):.1f} s by the logs' own clock"
+    return when.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def place(row: Mapping[str, Any], glyphs: Glyphs = UNICODE) -> str:

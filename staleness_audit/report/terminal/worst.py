@@ -10,6 +10,12 @@ from rich.text import Text
 from staleness_audit.report.terminal.page import Page
 from staleness_audit.report.terminal.words import place, shorten
 
+NAME = 34
+"""Columns for the name of a trajectory: that of a UUID without its dashes, and a little."""
+FIGURES = 52
+"""Columns for everything else in the table but the place."""
+PLACE = 14
+
 CONTROLS = {
     "L1": "L1, holding it back before generation",
     "L2": "L2, cancelling it while it was generated",
@@ -24,36 +30,32 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
         return
     proven = [row for row in worst if row.get("proven", True)]
     page.section("Worst violations" if proven else "Trajectories that may violate the bound")
-    names = [shorten(page.plain(row["trajectory_id"]), 28, page.glyphs) for row in worst]
+    mixed = 0 < len(proven) < len(worst)
+    names = [shorten(page.plain(row["trajectory_id"]), NAME, page.glyphs) for row in worst]
+    names = [
+        name if not mixed or row.get("proven", True) else f"{name} ?" for name, row in zip(names, worst, strict=True)
+    ]
     several = len({row.get("attempt", 0) for row in worst}) > 1
-    title, cells = _places(worst, page)
-    rows = [
+    title, places = _places(worst, page, page.width - FIGURES - max(len("trajectory"), *map(len, names)))
+    rows: list[tuple[str | Text, ...]] = [
         (
-            name if row.get("proven", True) else f"{name} (possible)",
+            name,
             f"{row['step']} (attempt {row['attempt']})" if several else str(row["step"]),
             Text(page.interval(row["staleness"]), "red" if row.get("proven", True) else ""),
             page.interval(row["in_flight"]),
             page.interval(row["in_queue"]),
             page.interval(row["tokens"]),
             " ".join(row["stoppable_at"]),
-            where,
+            *where,
         )
-        for name, row, where in zip(names, worst, cells, strict=True)
+        for name, row, where in zip(names, worst, places, strict=True)
     ]
-    columns = (
-        "trajectory",
-        ("step", "right"),
-        ("stale", "right"),
-        ("flight", "right"),
-        ("queue", "right"),
-        ("tokens", "right"),
-        ("stop at", "keep"),
-        title,
-    )
-    page.table(columns, rows)
+    numbers = [(name, "right") for name in ("step", "stale", "flight", "queue", "tokens")]
+    page.table(("trajectory", *numbers, ("stop at", "keep"), *title), rows)
     page.print(
         Text(
-            "flight, queue: versions that passed while it was generated, and while it waited to be trained. "
+            ("?: possible, not proven. " if mixed else "")
+            + "flight, queue: versions that passed while it was generated, and while it waited to be trained. "
             "tokens: those beyond the bound. stop at: which control could have prevented it: L1 admission, "
             "L2 cancelling in flight, L3 the training input.",
             "dim",
@@ -63,20 +65,21 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     _story(data, worst[0], page)
 
 
-def _places(worst: Sequence[Mapping[str, Any]], page: Page) -> tuple[str, list[str]]:
-    """Title and cells of the column that says where the oldest trained tokens are logged.
+def _places(worst: Sequence[Mapping[str, Any]], page: Page, room: int) -> tuple[list[str], list[list[str]]]:
+    """Title and cells of the column that says where the oldest trained tokens are logged; none if there is no room.
 
-    A source that all share stands in the title; of long places the end is shown, as the story gives all.
+    A source that all share stands in the title; of long places the end is shown; the story gives one whole.
     """
     first = [row["evidence"][0] if row["evidence"] else {} for row in worst]
     sources = {item.get("source") for item in first}
+    if room < PLACE:
+        return [], [[] for _ in worst]
     if len(sources) == 1 and None not in sources and all(item.get("line") is not None for item in first):
-        return f"line of {_end(page.plain(sources.pop()), page)}", [str(item["line"]) for item in first]
-    return "log line", [_end(place(item, page.glyphs), page) for item in first]
+        return [f"line of {_end(page.plain(sources.pop()), page, room)}"], [[str(item["line"])] for item in first]
+    return ["log line"], [[_end(place({**item, "locator": None}, page.glyphs), page, room)] for item in first]
 
 
-def _end(shown: str, page: Page) -> str:
-    room = page.width - 57 if page.width > 90 else 23
+def _end(shown: str, page: Page, room: int) -> str:
     return shown if len(shown) <= room else page.glyphs.cut + shown[len(page.glyphs.cut) - room :]
 
 
@@ -92,7 +95,7 @@ def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
     sure = row.get("proven", True)
     page.print(
         Text.assemble(
-            (f"{'The worst' if sure else 'The likeliest'}: {name}", "bold"),
+            (f"{'The worst' if sure else 'For instance'}: {name}", "bold"),
             f"{group}, trained by step {row['step']}. Its oldest trained token "
             f"{'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
             f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}. "
