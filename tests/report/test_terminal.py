@@ -68,8 +68,8 @@ def flat(text: str) -> str:
 
 @pytest.mark.parametrize(
     ("low", "high", "words"),
-    [(17, 17, "17"), (7, 30, "7..30"), (5, None, "≥ 5"), (0, None, "unknown"), (None, None, "unknown"), (None, 9, "≤ 9"), (0, 0, "0"),
-     (20112, 20112, "20,112"), (0.25, 1.5, "0.25..1.50"), (2.0, 2, "2"), (1.001, 1.002, "1.00")],
+    [(17, 17, "17"), (7, 30, "7..30"), (5, None, "≥ 5"), (0, None, "unknown"), (None, None, "unknown"),
+     (None, 9, "≤ 9"), (0, 0, "0"), (20112, 20112, "20,112"), (0.25, 1.5, "0.25..1.50"), (2.0, 2, "2"), (1.001, 1.002, "1.00")],
 )  # fmt: skip
 def test_intervals(low, high, words):
     assert interval({"lo": low, "hi": high}) == words
@@ -241,7 +241,8 @@ def test_waste_adds_up_and_is_named_by_reason(event_log):
             "fail",
             True,
             1,
-            "This run broke the bound although the mechanism guarantees it: something did not work as designed (its limit is 1)",
+            "This run broke the bound although the mechanism guarantees it: something did not work as designed "
+            "(its limit is 1)",
         ),
         ("fail", False, 2, "This run broke the bound, and the mechanism does not guarantee it (its limit is 2)"),
         (
@@ -341,7 +342,7 @@ def documents(two_step_run, event_log):
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 @pytest.mark.parametrize("ascii_only", [False, True])
 def test_every_document_fits_every_terminal(documents, width, ascii_only):
-    """``shown`` checks the width and the characters; nothing raw may stand anywhere, and markup of logs is only text."""
+    """``shown`` checks the width and the characters; nothing raw stands anywhere, and markup of logs is only text."""
     for data in documents:
         text = shown(render_audit, data, width=width, ascii_only=ascii_only, verbose=True)
         assert "None" not in text and "null" not in text and "nan" not in text
@@ -366,7 +367,7 @@ def test_colour_only_where_wanted(documents, monkeypatch):
 
 
 def test_story_of_a_violation(event_log):
-    """T: 4 tokens of v3, 6 of v5, finished; step 9 trains it from v8. 8 - 3 = 5: 2 in flight (v3 to v5), 3 in the queue."""
+    """T: 4 tokens of v3, 6 of v5; step 9 trains it from v8. 8 - 3 = 5: 2 in flight (v3 to v5), 3 in the queue."""
     log = event_log("run", bound=3)
     log.add("admitted", trajectory_id="g7/0", group_id="g7", version=3, ts=100.0)
     log.add("span", trajectory_id="g7/0", tokens=4, version=3, ts=102.0).add(
@@ -391,8 +392,8 @@ def test_story_of_a_violation(event_log):
     assert "2.0 v3 generated: 4 tokens run.staleness.jsonl:3" in words
     assert "10.0 v8 trained by step 9: 10 tokens run.staleness.jsonl:7" in words
     assert (
-        "Step 9 trains from v8; the oldest trained token of T is v3. 8 - 3 = 5 > 3, beyond the bound: 2 in flight, 3 in the queue."
-        in words
+        "Step 9 trains from v8; the oldest trained token of T is v3. 8 - 3 = 5 > 3, beyond the bound: "
+        "2 in flight, 3 in the queue." in words
     )
     assert "Could have been stopped at L3" in words and "L2" not in words
     assert "L1, holding it back" in flat(
