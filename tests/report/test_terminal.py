@@ -69,7 +69,8 @@ def flat(text: str) -> str:
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [(17, 17, "17"), (7, 30, "7..30"), (5, None, "≥ 5"), (0, None, "unknown"), (None, None, "unknown"),
-     (None, 9, "≤ 9"), (0, 0, "0"), (20112, 20112, "20,112"), (0.25, 1.5, "0.25..1.50"), (2.0, 2, "2"), (1.001, 1.002, "1.00")],
+     (None, 9, "≤ 9"), (0, 0, "0"),
+     (20112, 20112, "20,112"), (0.25, 1.5, "0.25..1.50"), (2.0, 2, "2"), (1.001, 1.002, "1.00")],
 )  # fmt: skip
 def test_intervals(low, high, words):
     assert interval({"lo": low, "hi": high}) == words
@@ -356,7 +357,7 @@ def test_colour_only_where_wanted(documents, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     coloured = io.StringIO()
     render_audit(documents[1], Console(file=coloured, force_terminal=True, color_system="truecolor", width=80))
-    assert "\x1b[1;37;41m FAIL " in coloured.getvalue()
+    assert "\x1b[1;37;41m FAIL \x1b[0m" in coloured.getvalue()
     monkeypatch.setenv("NO_COLOR", "1")
     bare = io.StringIO()
     render_audit(documents[1], Console(file=bare, force_terminal=True, color_system="truecolor", width=80))
