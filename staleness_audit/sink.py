@@ -145,6 +145,8 @@ class PartWriter:
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=dictionary,
+                # Without Arrow's own schema all parts read alike, whoever wrote them: words are plain text.
+                store_schema=False,
             )
             self._writers[table] = writer
         writer.write_table(data, row_group_size=ROW_GROUP_ROWS)

@@ -184,14 +184,17 @@ PARSER = EventsParser()
 
 def _header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, int]:
     """Return the header object (None if the first line is none) and its line number."""
-    head = run.head(file.source, 1 << 20)
+    return _header_of(run.head(file.source, 1 << 20)), 1
+
+
+def _header_of(data: bytes) -> dict[str, Any] | None:
     try:
-        value = orjson.loads(head.split(b"\n", 1)[0])
+        value = orjson.loads(data[: data.find(b"\n")] if b"\n" in data else data)
     except orjson.JSONDecodeError:
-        return None, 1
+        return None
     if not isinstance(value, dict) or not str(value.get("format", "")).startswith("staleness-events/"):
-        return None, 1
-    return value, 1
+        return None
+    return value
 
 
 def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
@@ -200,6 +203,10 @@ def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
         with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
             stream.seek(piece.start)
             data = stream.read(piece.end - piece.start)
+            first_line = piece.first_line
+            if first_line == 1 and _header_of(data) is not None:
+                # The header's keys are its own; without it most pieces need only the common columns.
+                data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
             part.write(data)
             part.flush()
             try:
@@ -207,7 +214,7 @@ def _load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
                 for columns in (_COMMON, _COLUMNS):
                     _parse(connection, part.name, columns)
                     if _is_plain(connection, data, columns):
-                        _name_columns(connection, columns, piece.first_line)
+                        _name_columns(connection, columns, first_line)
                         return
             except duckdb.Error:
                 pass  # some line is bad: the careful reader below finds and names it
@@ -263,13 +270,22 @@ def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
         )
 
 
+def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
+    sink.diagnose(
+        "error", "bad-event", f"The event cannot be used: {fault}; it was skipped.", source=source, line=line, opens="training"
+    )
+
+
 def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
     """Leave in ``events_`` what can be used: known kinds with their ids, sane versions and counts, each number once."""
     known = ", ".join(f"'{kind}'" for kind in _KINDS)
+    lifecycle = ", ".join(f"'{kind}'" for kind in _LIFECYCLE)
     bad = f"""
         CASE WHEN kind IS NULL THEN 'it has no kind'
              WHEN kind NOT IN ({known}) THEN 'unknown-kind'
              WHEN kind IN ('span', 'trained') AND trajectory_id IS NULL THEN 'it has no trajectory_id'
+             WHEN kind IN ({lifecycle}) AND trajectory_id IS NULL AND group_id IS NULL
+                  THEN 'it names no trajectory and no group'
              WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
              WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
              WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
@@ -279,9 +295,7 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
              WHEN greatest(version, version_lo, version_hi, step, attempt) > 2147483647
                   OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories) > 9e15
                   THEN 'a number is too large'
-             WHEN loss_tokens > coalesce(tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
-             WHEN versions IS NOT NULL AND len(versions) <> len(list_filter(versions, lambda v: v >= 0))
-                  THEN 'a version in the list is null or negative'
+             WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
              WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
              WHEN isinf(ts) OR isnan(ts) OR abs(ts) > 1e11 OR abs(started) > 1e11 OR abs(ended) > 1e11 THEN 'a time is impossible'
         END"""
@@ -300,14 +314,7 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
                 opens="training",
             )
         else:
-            sink.diagnose(
-                "error",
-                "bad-event",
-                f"The event cannot be used: {fault}; it was skipped.",
-                source=piece.source,
-                line=line,
-                opens="training",
-            )
+            _diagnose_event(fault, piece.source, line, sink)
     usable = "SELECT * EXCLUDE (fault) FROM judged WHERE fault IS NULL" if rows else f"SELECT * FROM lines WHERE NOT ({header})"
     connection.execute(f"CREATE TEMP VIEW usable AS {usable}")
     # Numbers that follow the lines one by one cannot repeat; only if they don't is it worth counting.
@@ -357,16 +364,24 @@ def _drop_repeated(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
 def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     sink.write(
         "numbering",
-        connection.execute(
+        connection.sql(
             "SELECT getvariable('source') AS source, min(line) AS first_line, max(line) AS last_line, "
             "min(n) AS n_min, max(n) AS n_max, count(n) AS numbers, "
             "count(*) FILTER (n IS NULL) AS unnumbered, max(n) FILTER (kind = 'end') AS n_end "
             "FROM events_"
         ).to_arrow_table(),
     )
+    # Only a piece with holes in it can lie between the lines of another; its numbers are kept one by one.
+    sink.write(
+        "loose_numbers",
+        connection.execute(
+            "SELECT getvariable('source') AS source, line, n FROM events_ WHERE n IS NOT NULL "
+            "AND (SELECT max(n) - min(n) + 1 > count(n) FROM events_)"
+        ).to_arrow_table(),
+    )
     sink.write(
         "attempt_steps",
-        connection.execute(
+        connection.sql(
             "SELECT coalesce(attempt, getvariable('attempt'))::INTEGER AS attempt, min(step)::INTEGER AS first_step, "
             "min(coalesce(started, ended, ts)) AS started, max(coalesce(ended, ts)) AS ended "
             "FROM events_ WHERE kind IN ('step', 'trained') GROUP BY 1"
@@ -402,9 +417,11 @@ _QUERIES = (
     ),
     (
         "spans",
-        f"""SELECT trajectory_id, n * {SPANS_PER_LINE} AS span_index, {_ends("tokens")}, {_ends("loss_tokens")}, {_ends("version")},
+        # An empty list is what a call without tokens looks like.
+        f"""SELECT trajectory_id, n * {SPANS_PER_LINE} AS span_index, coalesce(len(versions), tokens, tokens_lo) AS tokens_lo,
+                   coalesce(len(versions), tokens, tokens_hi) AS tokens_hi, {_ends("loss_tokens")}, {_ends("version")},
                    monotone, {_STARTED}, coalesce({_time("ended")}, {_time("ts")}) AS ended, worker, {_PLACE}
-            FROM events_ WHERE kind = 'span' AND versions IS NULL""",
+            FROM events_ WHERE kind = 'span' AND (versions IS NULL OR len(versions) = 0)""",
     ),
     (
         "uses",
@@ -446,24 +463,23 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
     A version that returns makes a new span. With ``loss_tokens`` given, only their number over all runs is known, so it
     is an interval on each run and exact in the constraint that the trajectory's use carries.
     """
-    rows = connection.execute(
-        f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line, len(versions) AS all_tokens "
+    rows = connection.sql(
+        f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line "
         "FROM events_ WHERE kind = 'span' AND versions IS NOT NULL AND len(versions) > 0"
     ).to_arrow_table()
     if not rows.num_rows:
         return
     frame = pl.from_arrow(rows)
     assert isinstance(frame, pl.DataFrame)
-    tokens = frame.select(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"), "versions").explode("versions")
-    begins = (pl.col("versions") != pl.col("versions").shift(1)) | (pl.col("row") != pl.col("row").shift(1))
-    runs = (
-        tokens.with_columns(begins.fill_null(True).alias("begins"), pl.int_range(pl.len(), dtype=pl.Int64).alias("position"))
-        .filter("begins")
-        .with_columns((pl.col("position").shift(-1, fill_value=tokens.height) - pl.col("position")).alias("tokens"))
+    source = _source(connection)
+    runs = _runs(frame["versions"])
+    bad = runs.filter(pl.col("version").is_null() | (pl.col("version") < 0))["row"].unique()
+    for line in frame[bad.to_list()]["line"].to_list():
+        _diagnose_event("a version in its list is null or negative", source, line, sink)
+    lengths = frame.select(pl.col("versions").list.len().cast(pl.Int64).alias("all_tokens"))["all_tokens"]
+    spans = runs.filter(~pl.col("row").is_in(bad.implode())).join(
+        frame.drop("versions").with_columns(lengths).with_row_index("row"), on="row", how="left", maintain_order="left"
     )
-    spans = runs.join(
-        frame.drop("versions").with_row_index("row"), on="row", how="left", maintain_order="left"
-    ).with_columns(pl.int_range(pl.len()).over("row").alias("nth"), pl.len().over("row").alias("runs"))
     others = pl.col("all_tokens") - pl.col("tokens")
     counted = pl.when(pl.col("loss_tokens").is_not_null())
     sink.write(
@@ -476,14 +492,29 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
             pl.col("tokens").alias("tokens_hi"),
             counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0))).cast(pl.Int64).alias("loss_tokens_lo"),
             counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens"))).cast(pl.Int64).alias("loss_tokens_hi"),
-            pl.col("versions").alias("version_lo"),
-            pl.col("versions").alias("version_hi"),
+            pl.col("version").alias("version_lo"),
+            pl.col("version").alias("version_hi"),
             pl.coalesce("ended", "ts").alias("ended"),
             "worker",
             pl.lit("recorded").alias("evidence"),
-            pl.lit(_source(connection)).alias("source"),
+            pl.lit(source).alias("source"),
             "line",
         ),
+    )
+
+
+def _runs(lists: pl.Series) -> pl.DataFrame:
+    """Return runs of equal values inside each list: ``row``, ``version``, ``tokens`` (its length), ``nth`` (within the row)."""
+    ends = lists.list.len().cast(pl.Int64).cum_sum()
+    values = lists.explode(empty_as_null=False)
+    changes = values.ne_missing(values.shift(1)).arg_true().cast(pl.Int64)
+    starts = pl.concat([changes, pl.Series([0]), ends[:-1]]).unique().sort()
+    rows = ends.search_sorted(starts, side="right").cast(pl.UInt32)
+    return pl.DataFrame({"row": rows, "version": values.gather(starts), "start": starts}).select(
+        "row",
+        "version",
+        (pl.col("start").shift(-1, fill_value=len(values)) - pl.col("start")).alias("tokens"),
+        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias("nth"),
     )
 
 
@@ -511,19 +542,36 @@ def _check_numbering(
     """Every writer's lines must be numbered without gaps from 1 (or 0) to the number of its end line."""
     if not staged.has("numbering"):
         return
-    writers = {file.source: str(header.get("writer") or file.source) for file, header in headers}
+    # A writer may start counting anew in every attempt.
+    writers = {
+        file.source: f"{header['writer']} of attempt {_whole(header.get('attempt')) or 0}"
+        for file, header in headers
+        if header.get("writer")
+    }
     pieces = staged.scan("numbering").sort("source", "first_line").collect()
     for (writer,), own in pieces.with_columns(
         pl.col("source").replace_strict(writers, default=pl.col("source")).alias("writer")
     ).group_by("writer", maintain_order=True):
         ranges = own.filter(pl.col("n_min").is_not_null()).sort("n_min")
         source, last_line = own["source"][-1], own["last_line"].max()
-        if (ranges["n_min"] <= ranges["n_max"].shift(1)).any():
+        if (ranges["n_min"] <= ranges["n_max"].shift(1)).any() and (repeat := _first_repeat(staged, ranges)):
             raise AuditError(
-                f"{source}: lines of writer {writer} overlap or are out of order across more than one piece of the log; "
-                "sort its lines by n and remove repeated ones."
+                f"{source}: line number n = {repeat} of writer {writer} occurs in more than one file or far apart in one; "
+                "remove the copy (or give each writer a name of its own)."
             )
         _diagnose_numbering(str(writer), str(source), last_line, own, sink)
+
+
+def _first_repeat(staged: Staged, ranges: pl.DataFrame) -> int | None:
+    """Return a number that occurs in two of the pieces whose ranges overlap, if any does."""
+    whole = ranges.filter(pl.col("n_max") - pl.col("n_min") + 1 == pl.col("numbers"))
+    numbers = [pl.int_ranges(pl.col("n_min").cast(pl.Int64), pl.col("n_max").cast(pl.Int64) + 1).alias("n")]
+    every = whole.select(numbers).explode("n")
+    if whole.height < ranges.height:
+        loose = staged.scan("loose_numbers").filter(pl.col("source").is_in(ranges["source"].unique().to_list()))
+        every = pl.concat([every, loose.select(pl.col("n").cast(pl.Int64)).collect()])
+    repeated = every.filter(pl.col("n").is_duplicated())["n"]
+    return None if repeated.is_empty() else int(repeated.min())  # type: ignore[arg-type]
 
 
 def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFrame, sink: Sink) -> None:

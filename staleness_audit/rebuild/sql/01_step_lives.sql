@@ -14,6 +14,7 @@
 --   rolled_back              a later attempt resumed before it
 --   stated_lo, stated_hi     trajectories the log says it trained (null = not said)
 --   stated_loss_lo, stated_loss_hi       loss tokens the log says it trained
+--   stated_min_lo                        staleness that the log says no token of it is below
 --   stated_max_lo, stated_max_hi         largest token staleness the log proves for it
 WITH merged AS (
     SELECT
@@ -46,7 +47,8 @@ stated AS (
         max(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'ge'))::BIGINT AS stated_loss_lo,
         min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le'))::BIGINT AS stated_loss_hi,
         max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge'))::INTEGER AS stated_max_lo,
-        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi
+        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi,
+        max(value) FILTER (quantity = 'staleness_min' AND op IN ('eq', 'ge'))::INTEGER AS stated_min_lo
     FROM constraints
     GROUP BY ALL
 ),
@@ -68,5 +70,5 @@ SELECT
     coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AND wanted AS certain,
     coalesce(completed, true) AND NOT rolled_back AND wanted AS possible,
     rolled_back,
-    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi
+    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi, stated_min_lo
 FROM judged LEFT JOIN stated USING (attempt, step)

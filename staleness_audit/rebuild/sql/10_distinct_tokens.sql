@@ -22,12 +22,15 @@ WITH per_use AS (
     FROM use_lives
     GROUP BY key
 ),
--- A token used in several steps counts once: within a span at least the largest use, at most all of them.
+-- A token used in several steps counts once: within a span at least the largest use, at most all of them, where uses
+-- without a mask of their own share that of the span.
 per_span AS (
     SELECT
         key, span_index,
         coalesce(max(loss_lo) FILTER (certain), 0) AS trained_lo,
-        CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END AS trained_hi
+        CASE WHEN count(loss_hi) = count(*)
+            THEN coalesce(sum(loss_hi) FILTER (own_mask), 0)::BIGINT + coalesce(max(loss_hi) FILTER (NOT own_mask), 0)
+        END AS trained_hi
     FROM token_uses
     WHERE key IN (SELECT key FROM per_use WHERE uses > 1)
     GROUP BY key, span_index

@@ -16,11 +16,18 @@
 --   has_finished                generation is known to be over
 --   admitted, started, finished, enqueued, sampled, ended   microseconds since 1970
 --   collides                    another trajectory has the same key
---   fate_step, fate_v_lo, fate_v_hi   the step then being collected and its versions, as logged with the fate
+--   fate_attempt, fate_step, fate_v_lo, fate_v_hi   the step then being collected and its versions, as logged with the fate
 WITH rolled AS (
     SELECT DISTINCT hash(trajectory_id) AS key
     FROM uses
     JOIN (SELECT attempt, step FROM step_lives WHERE rolled_back) AS back ON coalesce(uses.attempt, 0) = back.attempt AND uses.step = back.step
+),
+unfinished AS (
+    -- Taken by a step that did not complete and that nothing rolled back: still there when the run ended.
+    SELECT DISTINCT hash(trajectory_id) AS key
+    FROM uses
+    JOIN (SELECT attempt, step FROM step_lives WHERE NOT possible AND NOT rolled_back) AS broken
+        ON coalesce(uses.attempt, 0) = broken.attempt AND uses.step = broken.step
 ),
 elsewhere AS (
     -- An audit of some steps leaves out what was trained in others.
@@ -46,14 +53,15 @@ SELECT
         ELSE CASE WHEN distinct_tokens.key IS NOT NULL THEN 'trained:' || chr(31) ELSE '' END || CASE
             WHEN life_events.fate IS NOT NULL THEN life_events.fate || ':' || life_events.reason
             WHEN life_events.options IS NOT NULL THEN life_events.options
+            WHEN unfinished.key IS NOT NULL THEN 'pending:'
             WHEN rolled.key IS NOT NULL THEN 'lost:rolled_back'
-            WHEN members.attempt < last_attempt.attempt THEN 'lost:unknown'
+            WHEN greatest(members.attempt, life_events.last_attempt) < last_attempt.attempt THEN 'lost:unknown'
             ELSE 'pending:'
         END
     END AS fates,
     coalesce(life_events.has_finished, false) OR distinct_tokens.key IS NOT NULL OR coalesce(life_events.fate = 'dropped', false) AS has_finished,
     life_events.admitted, life_events.started, life_events.finished, life_events.enqueued, life_events.sampled, life_events.ended,
-    life_events.fate_step, life_events.fate_v_lo, life_events.fate_v_hi,
+    life_events.fate_attempt, life_events.fate_step, life_events.fate_v_lo, life_events.fate_v_hi,
     coalesce(span_sums.twin_lo <> members.twin OR span_sums.twin_hi <> members.twin, false)
         OR coalesce(life_events.twin_lo <> members.twin OR life_events.twin_hi <> members.twin, false) AS collides
 FROM members
@@ -62,5 +70,6 @@ LEFT JOIN span_sums ON members.key = span_sums.key
 LEFT JOIN distinct_tokens ON members.key = distinct_tokens.key
 LEFT JOIN life_events ON members.key = life_events.key
 LEFT JOIN rolled ON members.key = rolled.key
+LEFT JOIN unfinished ON members.key = unfinished.key
 LEFT JOIN elsewhere ON members.key = elsewhere.key
 WHERE members.training AND (distinct_tokens.key IS NOT NULL OR elsewhere.key IS NULL)

@@ -13,6 +13,6 @@ FROM token_uses
 WHERE loss_hi IS NULL OR loss_hi > 0
 GROUP BY ALL
 UNION ALL
-SELECT certain, 0, staleness_hi, 0, staleness_hi, sum(loss_lo)::BIGINT, CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END
+SELECT certain, NULL, staleness_hi, 0, staleness_hi, sum(loss_lo)::BIGINT, CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END
 FROM residual_uses
 GROUP BY ALL

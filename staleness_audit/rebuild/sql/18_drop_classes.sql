@@ -18,7 +18,7 @@ collected AS (
         max(coalesce(logged.v_train_lo, dropped.fate_v_lo, next.v_train_lo)) AS v_lo,
         max(coalesce(logged.v_train_hi, dropped.fate_v_hi, next.v_train_hi)) AS v_hi
     FROM dropped
-    LEFT JOIN step_lives AS logged ON logged.step = dropped.fate_step AND logged.attempt = dropped.attempt
+    LEFT JOIN step_lives AS logged ON logged.step = dropped.fate_step AND logged.attempt = coalesce(dropped.fate_attempt, dropped.attempt)
     ASOF LEFT JOIN (SELECT epoch_us(started) AS moment, v_train_lo, v_train_hi FROM step_lives WHERE started IS NOT NULL) AS next
         ON dropped.ended <= next.moment
     GROUP BY dropped.key
