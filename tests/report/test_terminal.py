@@ -185,7 +185,7 @@ def test_inconclusive_for_want_of_the_end_line(two_step_run):
     assert "a part of the logs is missing, damaged or contradicts itself" in words
     assert "largest ≥ 2" in words
     assert "proven none possible an unknown number" in words
-    assert "warning run.staleness.jsonl:13 Writer main has no end line" in words
+    assert "warning run.staleness.jsonl:13 Writer main of attempt 0 has no end line" in words
     assert "not known: masked out of the loss, dropped (reason unknown)" in words
 
 
