@@ -77,7 +77,8 @@ class Attempt:
     """One launch of the training process. It continued after step ``resumed_after`` (None = started afresh).
 
     The framework's step numbers. Where only a range is known, ``resumed_after`` is its upper and
-    ``resumed_after_lo`` its lower end; steps between the two are superseded only possibly.
+    ``resumed_after_lo`` its lower end; steps between the two are superseded only possibly. With
+    ``resumed_after_lo`` alone the attempt itself is only possible: a launch of which the logs lost the record.
     """
 
     attempt: int
@@ -122,6 +123,8 @@ class RunFacts:
 
     ``unit``: what one version counts, in the framework's words (DESIGN section 2). ``unseen``: classes of fates that
     this run's logs cannot show at all (``dropped``, ``cancelled``, ``lost``, ``pending``): their upper ends stay open.
+    ``undone``: lines are missing that may have undone any recorded fate, or told that a trajectory was for evaluation,
+    so that only training proves anything about a trajectory.
     ``groups_per_step``: B in groups, for ``stoppable_at`` L1. ``replay``: whether a trajectory can be trained in more
     than one step, so that a use without identity need not be a trajectory of its own.
     """
@@ -136,6 +139,7 @@ class RunFacts:
     attempts: Sequence[Attempt] = (Attempt(0),)
     signs: Sequence[Sign] = ()
     unseen: frozenset[str] = frozenset()
+    undone: bool = False
     hints: Sequence[Hint] = ()
     groups_per_step: int | None = None
     replay: bool = False

@@ -136,7 +136,7 @@ def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
 
 
 def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[dict[str, Any]]:
-    """Rows ``{"staleness": n, name: I}`` for every n that some member may have; ``lost`` opens their upper ends.
+    """Rows ``{"staleness": n, name: I}`` for every n that some member may have; ``lost``: any number more, of any value.
 
     Values without an upper end make a last row ``"or_more": true``.
     """
@@ -160,7 +160,7 @@ def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[d
     for value in range(top + 1):
         most += highs[value]
         infinite += opens[value]
-        if most or infinite:
+        if most or infinite or lost:
             interval = Interval(lows[value], None if infinite or lost else most)
             rows.append({"staleness": value, name: interval.json()})
     unbounded = [item for item in present if item.hi is None]
