@@ -279,10 +279,13 @@ def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
 def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
     """Leave in ``events_`` what can be used: known kinds with their ids, sane versions and counts, each number once."""
     known = ", ".join(f"'{kind}'" for kind in _KINDS)
+    lifecycle = ", ".join(f"'{kind}'" for kind in _LIFECYCLE)
     bad = f"""
         CASE WHEN kind IS NULL THEN 'it has no kind'
              WHEN kind NOT IN ({known}) THEN 'unknown-kind'
              WHEN kind IN ('span', 'trained') AND trajectory_id IS NULL THEN 'it has no trajectory_id'
+             WHEN kind IN ({lifecycle}) AND trajectory_id IS NULL AND group_id IS NULL
+                  THEN 'it names no trajectory and no group'
              WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
              WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
              WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
@@ -361,7 +364,7 @@ def _drop_repeated(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
 def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     sink.write(
         "numbering",
-        connection.execute(
+        connection.sql(
             "SELECT getvariable('source') AS source, min(line) AS first_line, max(line) AS last_line, "
             "min(n) AS n_min, max(n) AS n_max, count(n) AS numbers, "
             "count(*) FILTER (n IS NULL) AS unnumbered, max(n) FILTER (kind = 'end') AS n_end "
@@ -378,7 +381,7 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     )
     sink.write(
         "attempt_steps",
-        connection.execute(
+        connection.sql(
             "SELECT coalesce(attempt, getvariable('attempt'))::INTEGER AS attempt, min(step)::INTEGER AS first_step, "
             "min(coalesce(started, ended, ts)) AS started, max(coalesce(ended, ts)) AS ended "
             "FROM events_ WHERE kind IN ('step', 'trained') GROUP BY 1"
@@ -462,7 +465,7 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
     A version that returns makes a new span. With ``loss_tokens`` given, only their number over all runs is known, so it
     is an interval on each run and exact in the constraint that the trajectory's use carries.
     """
-    rows = connection.execute(
+    rows = connection.sql(
         f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line "
         "FROM events_ WHERE kind = 'span' AND versions IS NOT NULL AND len(versions) > 0"
     ).to_arrow_table()

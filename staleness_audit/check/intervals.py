@@ -79,7 +79,8 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
     ends = [(item.lo if low else item.hi, item.n_lo, item.n_hi) for item in classes]
     if any(value is None and (most is None or most > 0) for value, _, most in ends):
         return None
-    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), reverse=not low)
+    weighed = [(float(value or 0), least, most) for value, least, most in ends]
+    ordered = sorted(weighed, key=lambda item: item[0], reverse=not low)
     count = sum(least for _, least, _ in ordered)
     weight = sum(Fraction(value) * least for value, least, _ in ordered)
     best = weight / count if count else None
@@ -135,14 +136,17 @@ def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
     return None
 
 
-def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[dict[str, Any]]:
-    """Rows ``{"staleness": n, name: I}`` for every n that some member may have; ``lost``: any number more, of any value.
+def histogram(classes: Sequence[Class], name: str, lost: bool = False, known: int = -1) -> list[dict[str, Any]]:
+    """Rows ``{"staleness": n, name: I}`` for every n that some member may have.
 
-    Values without an upper end make a last row ``"or_more": true``.
+    ``lost``: members may be missing, so upper ends are open, and every value up to ``known`` has a row. Values without
+    an upper end make a last row ``"or_more": true``.
     """
     present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
     finite = [int(item.hi) for item in present if item.hi is not None]
     top = max([*finite, *(int(item.lo) for item in present)], default=-1)
+    if lost:
+        top = max(top, known)
     lows = [0] * (top + 2)
     highs = [0] * (top + 2)
     opens = [0] * (top + 2)
