@@ -371,6 +371,14 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
             "FROM events_"
         ).to_arrow_table(),
     )
+    # Only a piece with holes in it can lie between the lines of another; its numbers are kept one by one.
+    sink.write(
+        "loose_numbers",
+        connection.execute(
+            "SELECT getvariable('source') AS source, line, n FROM events_ WHERE n IS NOT NULL "
+            "AND (SELECT max(n) - min(n) + 1 > count(n) FROM events_)"
+        ).to_arrow_table(),
+    )
     sink.write(
         "attempt_steps",
         connection.sql(
@@ -534,19 +542,36 @@ def _check_numbering(
     """Every writer's lines must be numbered without gaps from 1 (or 0) to the number of its end line."""
     if not staged.has("numbering"):
         return
-    writers = {file.source: str(header.get("writer") or file.source) for file, header in headers}
+    # A writer may start counting anew in every attempt.
+    writers = {
+        file.source: f"{header['writer']} of attempt {_whole(header.get('attempt')) or 0}"
+        for file, header in headers
+        if header.get("writer")
+    }
     pieces = staged.scan("numbering").sort("source", "first_line").collect()
     for (writer,), own in pieces.with_columns(
         pl.col("source").replace_strict(writers, default=pl.col("source")).alias("writer")
     ).group_by("writer", maintain_order=True):
         ranges = own.filter(pl.col("n_min").is_not_null()).sort("n_min")
         source, last_line = own["source"][-1], own["last_line"].max()
-        if (ranges["n_min"] <= ranges["n_max"].shift(1)).any():
+        if (ranges["n_min"] <= ranges["n_max"].shift(1)).any() and (repeat := _first_repeat(staged, ranges)):
             raise AuditError(
-                f"{source}: lines of writer {writer} overlap or are out of order across more than one piece of the log; "
-                "sort its lines by n and remove repeated ones."
+                f"{source}: line number n = {repeat} of writer {writer} occurs in more than one file or far apart in one; "
+                "remove the copy (or give each writer a name of its own)."
             )
         _diagnose_numbering(str(writer), str(source), last_line, own, sink)
+
+
+def _first_repeat(staged: Staged, ranges: pl.DataFrame) -> int | None:
+    """Return a number that occurs in two of the pieces whose ranges overlap, if any does."""
+    whole = ranges.filter(pl.col("n_max") - pl.col("n_min") + 1 == pl.col("numbers"))
+    numbers = [pl.int_ranges(pl.col("n_min").cast(pl.Int64), pl.col("n_max").cast(pl.Int64) + 1).alias("n")]
+    every = whole.select(numbers).explode("n")
+    if whole.height < ranges.height:
+        loose = staged.scan("loose_numbers").filter(pl.col("source").is_in(ranges["source"].unique().to_list()))
+        every = pl.concat([every, loose.select(pl.col("n").cast(pl.Int64)).collect()])
+    repeated = every.filter(pl.col("n").is_duplicated())["n"]
+    return None if repeated.is_empty() else int(repeated.min())  # type: ignore[arg-type]
 
 
 def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFrame, sink: Sink) -> None:

@@ -222,6 +222,7 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
     tokens = [_token_class(row) for row in classes.tokens]
     members = [_member_class(row, openings.training) for row in classes.trajectories]
     largest = _largest(classes, openings)
+    known = max((row["v_train_hi"] or 0 for row in classes.steps), default=0)
     flights = [Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
     queues = [Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
 
@@ -241,8 +242,8 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
         "in_flight_mean": average(mean(flights), None),
         "in_queue_mean": average(mean(queues)),
         "optimizer_steps": _optimizer_steps(classes, openings),
-        "token_histogram": histogram(tokens, "tokens", openings.training),
-        "trajectory_histogram": histogram(members, "trajectories", openings.training),
+        "token_histogram": histogram(tokens, "tokens", openings.training, known),
+        "trajectory_histogram": histogram(members, "trajectories", openings.training, known),
     }
 
 
@@ -362,18 +363,18 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
         tokens, uses = tokens_of.get(key, []), uses_of.get(key, [])
         sure = step["certain"]
         trajectories = Interval(
-            sum(row["uses_lo"] for row in uses) if sure else 0, _sum_open(row["uses_hi"] for row in uses)
+            sum(row["uses_lo"] for row in uses if row["certain"]), _sum_open(row["uses_hi"] for row in uses)
         )
         loss = _step_tokens(step, uses)
         token_classes = [_token_class(row) for row in tokens]
         with_tokens = [row for row in uses if row["possible"]]
-        members = [Class(row["staleness_lo"] or 0, row["staleness_hi"], row["uses_lo"] if sure and row["sure"] else 0, row["uses_hi"]) for row in with_tokens]
+        members = [Class(row["staleness_lo"] or 0, row["staleness_hi"], row["uses_lo"] if row["certain"] and row["sure"] else 0, row["uses_hi"]) for row in with_tokens]
         largest = _step_largest(step, with_tokens, tokens)
         violating = _step_violating(step, tokens, with_tokens, loss, bound)
         violations = None
         if bound is not None:
             floor = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
-            proven = sum(row["uses_lo"] for row in with_tokens if sure and row["sure"] and row["staleness_lo"] > bound)
+            proven = sum(row["uses_lo"] for row in with_tokens if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
             violations = Interval(max(proven, floor), _sum_open(row["uses_hi"] for row in with_tokens if _exceeds(row, bound)))
         started, ended = step["started"], step["ended"]
         result[key] = {
@@ -408,7 +409,9 @@ def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
 
 def _step_tokens(step: Mapping[str, Any], uses: Rows) -> Interval:
     """Loss tokens of a step: what its uses add up to, narrowed by what the log states of the step."""
-    least = max(sum(row["loss_lo"] for row in uses), step["stated_loss_lo"] or 0) if step["certain"] else 0
+    least = sum(row["loss_lo"] for row in uses if row["certain"])
+    if step["certain"]:
+        least = max(least, step["stated_loss_lo"] or 0)
     sums = _sum_open(row["loss_hi"] for row in uses)
     stated = step["stated_loss_hi"]
     most = stated if sums is None else (sums if stated is None else min(sums, stated))
@@ -420,8 +423,8 @@ def _step_tokens(step: Mapping[str, Any], uses: Rows) -> Interval:
 def _step_largest(step: Mapping[str, Any], uses: Rows, tokens: Rows) -> Interval:
     if not uses:
         return UNKNOWN
-    reached = [row["staleness_lo"] for row in uses if row["sure"] and row["uses_lo"]]
-    reached += [row["staleness_lo"] for row in tokens if row["tokens_lo"]]
+    reached = [row["staleness_lo"] for row in uses if row["certain"] and row["sure"] and row["uses_lo"]]
+    reached += [row["staleness_lo"] for row in tokens if row["certain"] and row["tokens_lo"]]
     least = max([*reached, step["stated_max_lo"] or 0, 0])
     highs = [row["staleness_hi"] for row in uses]
     most = None if None in highs else max(highs)
@@ -435,9 +438,9 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     if bound is None:
         return NOTHING
     sure = step["certain"]
-    least = sum(row["tokens_lo"] for row in tokens if sure and row["staleness_lo"] > bound)
+    least = sum(row["tokens_lo"] for row in tokens if row["certain"] and row["staleness_lo"] > bound)
     # A trajectory proven to violate has at least one violating token, even if it is not known which.
-    proven = sum(row["uses_lo"] for row in uses if sure and row["sure"] and row["staleness_lo"] > bound)
+    proven = sum(row["uses_lo"] for row in uses if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
     stated = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
     most = _sum_open(row["tokens_hi"] for row in tokens if _exceeds(row, bound))
     clean = sum(row["tokens_lo"] for row in tokens if row["staleness_hi"] is not None and row["staleness_hi"] <= bound)

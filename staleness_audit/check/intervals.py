@@ -136,14 +136,17 @@ def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
     return None
 
 
-def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[dict[str, Any]]:
-    """Rows ``{"staleness": n, name: I}`` for every n that some member may have; ``lost`` opens their upper ends.
+def histogram(classes: Sequence[Class], name: str, lost: bool = False, known: int = -1) -> list[dict[str, Any]]:
+    """Rows ``{"staleness": n, name: I}`` for every n that some member may have.
 
-    Values without an upper end make a last row ``"or_more": true``.
+    ``lost``: members may be missing, so upper ends are open, and every value up to ``known`` has a row. Values without
+    an upper end make a last row ``"or_more": true``.
     """
     present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
     finite = [int(item.hi) for item in present if item.hi is not None]
     top = max([*finite, *(int(item.lo) for item in present)], default=-1)
+    if lost:
+        top = max(top, known)
     lows = [0] * (top + 2)
     highs = [0] * (top + 2)
     opens = [0] * (top + 2)
@@ -161,7 +164,7 @@ def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[d
     for value in range(top + 1):
         most += highs[value]
         infinite += opens[value]
-        if most or infinite:
+        if most or infinite or lost:
             interval = Interval(lows[value], None if infinite or lost else most)
             rows.append({"staleness": value, name: interval.json()})
     unbounded = [item for item in present if item.hi is None]

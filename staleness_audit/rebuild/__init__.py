@@ -165,7 +165,7 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
 def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
     """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
     connection.register("attempts", _attempts(dataset))
-    connection.register("facts", pa.table({"replay": [bool(dataset.facts.get("replay", False))]}))
+    connection.register("facts", pa.table({name: [bool(dataset.facts.get(name, False))] for name in ("replay", "ascending")}))
     connection.execute(f"SET VARIABLE first_step = {int(first)}::BIGINT")
     connection.execute(f"SET VARIABLE last_step = {int(last)}::BIGINT")
 

@@ -15,7 +15,7 @@ WITH summed AS (
     SELECT
         key,
         step_key,
-        any_value(certain) AS certain,
+        bool_or(certain) AS certain,
         greatest(sum(loss_lo)::BIGINT, max(use_loss_lo)) AS loss_lo,
         least(CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END, min(use_loss_hi)) AS loss_hi,
         max(CASE WHEN loss_lo > 0 THEN staleness_lo END) AS sure_staleness_lo,

@@ -25,6 +25,6 @@ FROM use_lives JOIN members USING (key) JOIN step_lives USING (step_key)
 GROUP BY ALL
 UNION ALL
 SELECT
-    attempt, step, certain, trajectories_hi = 1 AND loss_lo > 0, loss_hi IS NULL OR loss_hi > 0, 0, staleness_hi,
+    attempt, step, certain, trajectories_hi = 1 AND loss_lo > 0, loss_hi IS NULL OR loss_hi > 0, staleness_lo, staleness_hi,
     trajectories_lo, trajectories_hi, loss_lo, loss_hi, 0
 FROM residual_uses

@@ -35,9 +35,9 @@ GROUP BY sure, sure_lo, staleness_lo, staleness_hi
 UNION ALL
 -- Missing uses: as many trajectories at most, and as many groups.
 SELECT
-    "of", false, NULL, 0, staleness_hi,
+    "of", false, NULL, staleness_lo, staleness_hi,
     CASE WHEN "of" = 'trajectories' THEN sum(distinct_lo) ELSE 0 END::BIGINT,
     CASE WHEN count(trajectories_hi) = count(*) THEN sum(trajectories_hi)::BIGINT END
 FROM residual_uses CROSS JOIN (VALUES ('trajectories'), ('groups')) AS kinds("of")
 WHERE loss_hi IS NULL OR loss_hi > 0
-GROUP BY "of", staleness_hi
+GROUP BY "of", staleness_lo, staleness_hi

@@ -26,7 +26,7 @@ UNION ALL
 SELECT 'more-trained-than-stated', 'error',
     'More trajectories are logged as trained in a step than the step says it trained.', 'training', count(*), NULL, NULL, 'step ' || min(step)
 FROM (
-    SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, sum(multiplicity_lo) AS uses
+    SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, sum(CASE WHEN use_lives.certain THEN multiplicity_lo ELSE 0 END) AS uses
     FROM use_lives JOIN step_lives USING (step_key) JOIN members USING (key)
     GROUP BY ALL
 ) WHERE uses > stated_hi HAVING count(*) > 0
@@ -35,7 +35,7 @@ SELECT 'tokens-do-not-add-up', 'error',
     'The loss tokens logged for the trajectories of a step are not as many as the step says it trained.', 'training', count(*), NULL, NULL, 'step ' || min(step)
 FROM (
     SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, any_value(stated_loss_lo) AS stated_loss_lo,
-        any_value(stated_loss_hi) AS stated_loss_hi, sum(multiplicity_lo) AS uses, sum(loss_lo) AS loss_lo,
+        any_value(stated_loss_hi) AS stated_loss_hi, sum(CASE WHEN use_lives.certain THEN multiplicity_lo ELSE 0 END) AS uses, sum(CASE WHEN use_lives.certain THEN loss_lo ELSE 0 END) AS loss_lo,
         CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi) END AS loss_hi
     FROM use_lives JOIN step_lives USING (step_key) JOIN members USING (key)
     GROUP BY ALL
@@ -44,7 +44,7 @@ UNION ALL
 SELECT 'tokens-not-conserved', 'error',
     'The tokens of the trajectories do not add up to the tokens of the spans.', 'training', 1, NULL, NULL, NULL
 FROM (SELECT sum(tokens_lo) AS tokens FROM spans WHERE trajectory_id IS NOT NULL AND hash(trajectory_id) NOT IN (SELECT key FROM members WHERE NOT training)) AS all_spans, (SELECT sum(tokens_lo) AS tokens FROM trajectory_lives) AS lives
-WHERE all_spans.tokens <> lives.tokens AND getvariable('first_step') < -1000000000
+WHERE all_spans.tokens <> lives.tokens AND getvariable('first_step') < -1000000000 AND getvariable('last_step') > 1000000000
 UNION ALL
 SELECT 'ids-collide', 'error',
     'Two trajectory ids have the same hash, so that their lives are mixed up; rename one of them.', 'training', count(*), NULL, NULL, min(key::VARCHAR)
