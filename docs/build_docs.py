@@ -29,10 +29,11 @@ import pyarrow as pa
 from staleness_audit import plugins
 from staleness_audit.check.reported import CANONICAL
 from staleness_audit.rebuild import modules
+from staleness_audit.report.terminal.schema import COLUMNS, GRAINS
 from staleness_audit.tables import EVENT_KINDS, SCHEMAS
 
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = 100
+WIDTH = 100
 BLOCK = re.compile(r"(<!-- generated: (?P<what>[^\n]*?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
 
 
@@ -49,25 +50,26 @@ def workspace() -> Iterator[Path]:
     """Yield a scratch folder with a copy of the sample runs."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "sample_traces", Path(folder) / "sample_traces")
-        yield Path(folder)
+        yield Path(folder).resolve()
 
 
 def shell(command: str, folder: Path) -> tuple[int, str]:
-    """Run a command line as a reader would, and return its exit code and everything it prints.
+    """Run a command line as a reader would, and return its exit code and everything it prints (paths relative).
 
     `staleness-audit` and `python` are those of the running interpreter, whether or not its environment is activated.
     """
     bin_folder = folder / ".bin"
     if not bin_folder.exists():
         bin_folder.mkdir()
-        for name, arguments in (("staleness-audit", " -W ignore -m staleness_audit"), ("python", "")):
-            script = bin_folder / name
-            script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{arguments} "$@"\n')
-            script.chmod(0o755)
+        _script(bin_folder / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+        _script(
+            bin_folder / "staleness-audit",
+            f"#!{bin_folder}/python\nfrom staleness_audit.cli import main\n\nmain()\n",
+        )
     environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
     environment |= {
         "PATH": f"{bin_folder}{os.pathsep}{os.environ.get('PATH', '')}",
-        "COLUMNS": str(COLUMNS),
+        "COLUMNS": str(WIDTH),
         "LINES": "50",
         "NO_COLOR": "1",
         "TERM": "dumb",
@@ -84,7 +86,12 @@ def shell(command: str, folder: Path) -> tuple[int, str]:
         check=False,
         timeout=300,
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout.replace(f"{folder}/", "")
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
 
 
 def _fenced(text: str, language: str = "text") -> str:
@@ -130,17 +137,31 @@ def _type(arrow: pa.DataType) -> str:
 def _tables(_: str) -> str:
     parts = []
     for name, schema in SCHEMAS.items():
-        parts.append(f"### `{name}`\n\n" + _table(("column", "type"), [(f"`{field.name}`", _type(field.type)) for field in schema]))
+        rows: list[tuple[object, ...]] = [
+            (f"`{field.name}`", _type(field.type), COLUMNS.get(field.name, "")) for field in schema
+        ]
+        grain = GRAINS.get(name, "")
+        parts.append(f"### `{name}`\n\n{_sentence(grain)}\n\n" + _table(("column", "type", "meaning"), rows))
     return "\n".join(parts)
 
 
 def _products(_: str) -> str:
+    """Columns that a module passes on without a word mean what they mean where they come from."""
+    meanings: dict[str, str] = dict(COLUMNS)
     parts = []
     for module in modules():
-        kept = "Published: `sql` and `AuditResult.table` know it." if module.published else "Intermediate."
-        head = f"### `{module.product}`\n\n{module.grain[:1].upper()}{module.grain[1:]} From {', '.join(module.sources)}. {kept}\n\n"
-        parts.append(head + _table(("column", "meaning"), [(f"`{name}`", meaning) for name, meaning in module.columns]))
+        meanings |= {name: meaning for name, meaning in module.columns if meaning and not meaning.startswith("as in ")}
+        kept = "Published." if module.published else "Intermediate."
+        rows: list[tuple[object, ...]] = [
+            (f"`{name}`", meaning or meanings.get(name, "")) for name, meaning in module.columns
+        ]
+        head = f"### `{module.product}`\n\n{_sentence(module.grain)} From {', '.join(module.sources)}. {kept}\n\n"
+        parts.append(head + _table(("column", "meaning"), rows))
     return "\n".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def _kinds(_: str) -> str:

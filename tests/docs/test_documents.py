@@ -76,3 +76,9 @@ def test_links_lead_somewhere(document: str) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text()):
         if "://" not in target:
             assert (path.parent / target).exists(), f"{document}: {target} does not exist"
+
+
+def test_every_column_of_tables_and_products_has_a_meaning() -> None:
+    text = build_docs.generate("tables") + build_docs.generate("products")
+    assert text.count("| `trajectory_id` |") > 4
+    assert [line for line in text.splitlines() if line.endswith("| - |")] == []
