@@ -9,7 +9,7 @@ import duckdb
 
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
-MEMORY_LIMIT = "1GB"
+MEMORY_LIMIT = "1200MB"
 
 
 def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:

@@ -1,7 +1,8 @@
 -- Product: members
 -- Publish: yes
+-- Kind: view
 -- Grain: one row per trajectory (or anonymous class), described or only mentioned.
--- From: described, span_sums, use_rows, life_events, spans, uses, events.
+-- From: described, strays.
 -- Columns:
 --   key              stands for it in the other products
 --   trajectory_id
@@ -13,21 +14,6 @@
 --   multiplicity_lo, multiplicity_hi   how many trajectories the row stands for (hi null = open)
 --   prompt_tokens
 --   twin             a second hash of the id, see described
-WITH strays AS (
-    SELECT DISTINCT key
-    FROM (SELECT key FROM span_sums UNION ALL SELECT key FROM use_rows UNION ALL SELECT key FROM life_events) AS mentioned
-    WHERE key NOT IN (SELECT key FROM described)
-),
-named AS (
-    SELECT key, min(trajectory_id) AS trajectory_id
-    FROM (
-        SELECT hash(trajectory_id) AS key, trajectory_id FROM spans WHERE EXISTS (SELECT 1 FROM strays)
-        UNION ALL SELECT hash(trajectory_id), trajectory_id FROM uses WHERE EXISTS (SELECT 1 FROM strays)
-        UNION ALL SELECT hash(trajectory_id), trajectory_id FROM events WHERE EXISTS (SELECT 1 FROM strays)
-    )
-    WHERE key IN (SELECT key FROM strays)
-    GROUP BY key
-)
 SELECT
     key,
     trajectory_id,
@@ -43,4 +29,4 @@ SELECT
 FROM described
 UNION ALL
 SELECT key, trajectory_id, trajectory_id, false, 0, true, false, 1, 1, NULL, hash(trajectory_id || chr(1))
-FROM named
+FROM strays

@@ -1,6 +1,6 @@
 -- Product: named_trajectories
 -- Publish: yes
--- Kind: view
+-- Kind: lens
 -- Grain: one row per training trajectory, with its names.
 -- From: trajectory_lives, members.
 -- Columns:

@@ -1,6 +1,6 @@
 -- Product: named_uses
 -- Publish: yes
--- Kind: view
+-- Kind: lens
 -- Grain: one row per use that counts or may count, with the names of everything.
 -- From: use_lives, members, step_lives.
 -- Columns:
