@@ -598,7 +598,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
             opens="training",
         )
     end = own["n_end"].max()
-    if end is None or end < own["n_max"].max():
+    if end is None or end < own["n_max"].max():  # type: ignore[operator]
         sink.diagnose(
             "warning",
             "no-end-line",
