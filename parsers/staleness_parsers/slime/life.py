@@ -14,7 +14,7 @@ import polars as pl
 from staleness_audit.parser import Sink, Staged
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.console import metrics_of
-from staleness_parsers.slime.finish import Model, completed, optimizer_steps
+from staleness_parsers.slime.finish import Model, completed, optimizer_steps, rollouts_of
 from staleness_parsers.slime.processes import Process
 
 _CANONICAL: Final = {
@@ -277,7 +277,7 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
     for attempt, process in enumerate(model.processes):
         values = _metrics_by_rollout(model, attempt)
         sizes = _batch_sizes(process, values)
-        for rollout in sorted(set(process.trains) | process.collected):
+        for rollout in rollouts_of(process):
             if (attempt, rollout) in known:
                 continue
             done, _, source, line = completed(model, attempt, rollout)

@@ -142,7 +142,11 @@ def _diagnose_unread(model: Model, staged: Staged, sink: Sink) -> None:
             "rollout-dump-lost",
             f"The rollout dump of rollout {batch['rollout']} {what}; {so}.",
             source=batch["source"] or batch["train_source"],
-            opens="fates" if done is False else "training",
+            opens="fates"
+            if done is False
+            else "training"
+            if batch["has_dump"] or not batch["train_readable"]
+            else None,
         )
     if staged.has("slime_unread"):
         alone = not model.batches and not model.console

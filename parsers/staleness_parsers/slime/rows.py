@@ -72,7 +72,12 @@ def write_syncs(model: Model, sink: Sink) -> None:
     rows = []
     for attempt, process in enumerate(model.processes):
         for sync in process.syncs:
-            lo, hi = (p.policy(process, (start or 0) + sync.trains) for start in (process.start_lo, process.start_hi))
+            if sync.after is None:
+                lo, hi = model.versions[attempt].start
+            elif sync.after.rollout is not None:
+                lo = hi = p.policy(process, sync.after.rollout + 1)
+            else:
+                continue
             rows.append(
                 {
                     "attempt": attempt,
