@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from nemo_rl_run import Run, events, sampler, sc_actor, sc_chunks, sc_out, sc_start, sc_step, torch_file
-
 from staleness_parsers.nemo_rl import PARSER
 from staleness_parsers.nemo_rl.settings import from_repr
 
@@ -245,6 +244,14 @@ class TestRestarts:
         assert audited.count("trajectories", "lost", "rolled_back") == (4, 4)
         assert audited["verdict"] == "pass"
 
+    def test_groups_of_rolled_back_steps_may_be_used_again_if_a_buffer_was_restored(self, run: Run) -> None:
+        run["12-logs/ray-driver.log"] = driver("windowed", *sc_step(1, 0), *sc_step(2, 1))
+        again = ["📦 Restored 2 replay group(s) from checkpoint"]
+        run["12-1-logs/ray-driver.log"] = driver("windowed", *again, *sc_step(2, 1, time=2.0), exp="exp_002", end=2)
+        audited = run()
+        assert audited.count("trajectories", "trained") == (8, 8)
+        assert audited.count("trajectories", "lost", "rolled_back") == (0, 4)
+
     def test_two_launches_in_one_log(self, run: Run) -> None:
         first = driver("windowed", *sc_step(1, 0), *sc_step(2, 1))
         run["tee.log"] = first + driver("windowed", *sc_step(2, 1), exp="exp_002", end=2).replace("pid=7", "pid=8")
@@ -266,7 +273,9 @@ class TestRestarts:
         assert audited["verdict"] == "fail"
         assert audited.count("violations", "groups") == (1, 4)
         # The checkpoint tells the start of every one of them: in step 4 both groups have 2 or 3.
-        groups = [{"group_id": f"g{i}", "start_weight": 0, "end_weight": 0, "target_step": 1 + i // 2} for i in range(6)]
+        groups = [
+            {"group_id": f"g{i}", "start_weight": 0, "end_weight": 0, "target_step": 1 + i // 2} for i in range(6)
+        ]
         run["results/step_1/replay_buffer.pt"] = torch_file({"partition_id": "rollout_data", "groups": groups})
         assert run().count("violations", "groups") == (2, 4)
 
@@ -322,7 +331,9 @@ class TestBound:
 
 class TestDamage:
     def test_a_cut_last_line_did_not_happen(self, run: Run) -> None:
-        run["ray-driver.log"] = driver("windowed", *sc_step(1, 0), *sc_chunks(2), *sc_out(2, 1)[:-1]) + "train step 2/9 "
+        run["ray-driver.log"] = (
+            driver("windowed", *sc_step(1, 0), *sc_chunks(2), *sc_out(2, 1)[:-1]) + "train step 2/9 "
+        )
         audited = run()
         assert audited.count("run", "steps") == (2, 2)  # its metrics were printed
 

@@ -98,7 +98,9 @@ class TestJoin:
 
     def test_a_damaged_row_forbids_pass(self, run: Run) -> None:
         run["ray-driver.log"] = log(Buffer().insert(0, 0).insert(0, 0).take(0), 1)
-        run["logs/exp_001/train_data_step1.jsonl"] = dump(ROWS[:2]) + "{broken}\n" + dump(ROWS)[-300:].split("\n")[-2] + "\n"
+        run["logs/exp_001/train_data_step1.jsonl"] = (
+            dump(ROWS[:2]) + "{broken}\n" + dump(ROWS)[-300:].split("\n")[-2] + "\n"
+        )
         audited = run()
         assert "damaged-row" in audited.codes
         assert audited["verdict"] == "inconclusive"
@@ -121,7 +123,9 @@ class TestInFlight:
         assert audited["verdict"] == "pass"
 
     def test_unknown_mode_is_taken_as_in_flight(self, run: Run) -> None:
-        run["ray-driver.log"] = log(Buffer().insert(0, 0).insert(0, 0).take(0).insert(0, 1).insert(0, 1).take(1), 2, mode="")
+        run["ray-driver.log"] = log(
+            Buffer().insert(0, 0).insert(0, 0).take(0).insert(0, 1).insert(0, 1).take(1), 2, mode=""
+        )
         for step in (1, 2):
             run[f"logs/exp_001/train_data_step{step}.jsonl"] = dump(ROWS)
         audited = run()
@@ -131,7 +135,11 @@ class TestInFlight:
 
 class TestWithoutDumps:
     def test_classes_per_version(self, run: Run) -> None:
-        points = [(f"train/{tag}", k, v, k) for k in (1, 2) for tag, v in (("loss", 0.5), ("global_valid_toks", 20.0), ("global_valid_seqs", 4.0))]
+        points = [
+            (f"train/{tag}", k, v, k)
+            for k in (1, 2)
+            for tag, v in (("loss", 0.5), ("global_valid_toks", 20.0), ("global_valid_seqs", 4.0))
+        ]
         run["ray-driver.log"] = log(mixed(), 2)
         run["logs/exp_001/tensorboard/events.out.tfevents.1.n.1.0"] = events(points)
         audited = run(bound=0)
@@ -207,6 +215,17 @@ class TestRestarts:
         assert audited.count("run", "steps") == (2, 2)
         assert audited.histogram("token") == {0: (20, 20)}
         assert audited["verdict"] == "pass"
+
+    def test_a_restored_buffer_may_hold_groups_of_rolled_back_steps(self, run: Run) -> None:
+        run["9-logs/ray-driver.log"] = log(mixed(), 2)
+        again = Buffer(restored=[(0, 1), (1, 1)])
+        again.say("ReplayBuffer restored: 2 trajectories, last_target_weight_already_generated=0")
+        run["9-1-logs/ray-driver.log"] = log(again.take(1), 1, exp="exp_002", first=2)
+        for exp, step in ((1, 1), (1, 2), (2, 2)):
+            run[f"logs/exp_00{exp}/train_data_step{step}.jsonl"] = dump(ROWS)
+        audited = run()
+        assert audited.histogram("token") == {0: (14, 14), 1: (6, 6)}
+        assert audited.count("trajectories", "lost", "rolled_back") == (0, 4)
 
     def test_synchronous_dumps_are_not_taken(self, run: Run) -> None:
         run["ray-driver.log"] = log(Buffer().insert(0, 0).insert(0, 0).take(0), 1)

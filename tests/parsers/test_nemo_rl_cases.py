@@ -17,7 +17,9 @@ NAMES = ("sc-ready_first-violation", "sc-windowed-strict", "async_grpo-age1-drai
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Audited, dict[str, Any]]:
+def case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Audited, dict[str, Any]]:
     folder = CASES / request.param
     expected = json.loads((folder / "expected.json").read_text())
     data = audit(folder / "run", expected["bound"], tables=tmp_path_factory.mktemp("tables")).data

@@ -187,12 +187,14 @@ def write(told: Told, rows: Rows, dumps: dict[int, pl.DataFrame], sink: Sink, se
         _write_step(told, step, place, completed, rows)
         if completed is False:
             continue
-        frame = dumps.get(step)
+        rows.again = told.launch.reused(step)
+        frame = None if rows.again else dumps.get(step)
         if frame is not None:
             _write_rows(told, step, frame, rows, sink, several=several)
         else:
             _write_classes(told, step, place, rows, sink)
         _write_sums(told, step, place, frame, rows)
+    rows.again = False
     _write_losses(told, rows)
 
 
@@ -451,6 +453,7 @@ def _write_losses(told: Told, rows: Rows) -> None:
     def lose(row: Row, name: str, kind: str, *, step: int | None, groups: int, reason: str) -> None:
         count = groups * size if size else None
         where = f"a{launch.number}.{row['line']}"
+        rows.again = step is not None and launch.reused(step)
         key = rows.anonymous(row, f"{name}@{where}", launch.number, (count or groups, count), (groups, groups))
         rows.fate(row, key, kind, attempt=launch.number, step=step, reason=reason, count=count or groups)
 

@@ -59,7 +59,10 @@ _PATTERNS: Final = tuple(
         ("waited", r"\s*• exposed_generation: (?P<x>[\d.]+)s \("),
         ("time", r"\s*• Total step time: (?P<x>[\d.]+)s"),
         ("restoring", r".*Restoring replay buffer from checkpoint: (?P<text>.*)$"),
-        ("restored", r".*Restored (?P<a>\d+) replay group\(s\) from checkpoint"),
+        (
+            "restored",
+            r".*Restored (?P<a>\d+) replay group\(s\) from checkpoint|ReplayBuffer restored: \d+ trajectories",
+        ),
         ("stall", r"WARNING: (?P<text>rollout stall .*step (?P<a>\d+)/\d+.*)$"),
         ("stalled", r".*RolloutStall: (?P<text>no rollout committed.*step (?P<a>\d+)/\d+.*)$"),
         ("drained", r"train_pump: rollout exhausted and buffer drained"),
@@ -106,7 +109,7 @@ _PATTERNS: Final = tuple(
 )
 _CHEAP: Final = re.compile(
     r"SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|promoting|exposed_g|"
-    r"Total step|replay|ollout ?[sS]tall|train_pump|Timeout has|SC run|Traceback|ray::S|"
+    r"Total step|replay|r restored: |ollout ?[sS]tall|train_pump|Timeout has|SC run|Traceback|ray::S|"
     r"ReplayBuffer state|current_weight_v|self\.traj|Evicting|Selected counts|Consumed and|STALLING|older than min|"
     r"Remov(?:ed|ing) \d|Updated weight|pending generation|batch worker|Starting async|=== Step |Training Results|"
     r"Trajectory Age|Logged data|ready=False|training complete|log directory|async_grpo|async_rl|Async(?:RL|GRPO)Config"

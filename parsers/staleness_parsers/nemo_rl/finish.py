@@ -32,6 +32,9 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     launches = _asynchronous(launches, saved, sink)
     _configure(launches, saved)
     told = [_tell(launch, staged, saved) for launch in launches]
+    for index, life in enumerate(told):
+        later = [after.start or 0 for after in told[index + 1 :] if after.launch.all("restored")]
+        life.launch.reused_after = min(later, default=None)
     rows = Rows(sink)
     for life in told:
         if isinstance(life, single.Told):
@@ -191,7 +194,7 @@ def _promise(told: Sequence[Told]) -> tuple[Bound, Guarantee]:
 def _signs(launch: Launch) -> list[Sign]:
     """Markers of the end, lines of waiting, and proofs of progress; only TensorBoard tells when."""
 
-    def sign(kind: Any, row: Row, what: str, wall: float | None = None) -> Sign:  # noqa: ANN401 - a Literal
+    def sign(kind: Any, row: Row, what: str, wall: float | None = None) -> Sign:
         moment = None if wall is None else datetime.fromtimestamp(wall, UTC)
         return Sign(kind, moment, what, row["source"], row.get("line"))
 

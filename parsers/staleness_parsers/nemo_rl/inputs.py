@@ -28,17 +28,19 @@ SCALARS: Final = {
     "wall": pl.Float64,
     "record": pl.Int64,
 }
-ROWS: Final = pl.Schema({
-    "source": pl.String,
-    "line": pl.Int64,
-    "exp": pl.String,
-    "step": pl.Int64,
-    "row": pl.Int64,
-    "prompt": pl.Int64,
-    "tokens_lo": pl.Int64,
-    "tokens_hi": pl.Int64,
-    "masked": pl.Boolean,
-})
+ROWS: Final = pl.Schema(
+    {
+        "source": pl.String,
+        "line": pl.Int64,
+        "exp": pl.String,
+        "step": pl.Int64,
+        "row": pl.Int64,
+        "prompt": pl.Int64,
+        "tokens_lo": pl.Int64,
+        "tokens_hi": pl.Int64,
+        "masked": pl.Boolean,
+    }
+)
 SAVED: Final = {
     "source": pl.String,
     "step": pl.Int64,

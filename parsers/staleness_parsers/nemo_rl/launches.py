@@ -70,6 +70,7 @@ class Launch:
     scalars: dict[str, dict[int, Row]] = field(default_factory=dict)
     number: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    reused_after: int | None = None
 
     @property
     def dialect(self) -> Dialect:
@@ -106,6 +107,10 @@ class Launch:
         """Return a scalar of a step."""
         row = self.scalars.get(tag, {}).get(step)
         return row["value"] if row else None
+
+    def reused(self, step: int) -> bool:
+        """Whether a later launch went back before this step and restored a buffer, which may hold the step's groups."""
+        return self.reused_after is not None and step > self.reused_after
 
     @property
     def whole(self) -> bool:

@@ -15,13 +15,18 @@ _FLUSH: Final = 1 << 16
 
 
 class Rows:
-    """Buffers rows per table, so that Parquet is written in large pieces."""
+    """Buffers rows per table, so that Parquet is written in large pieces.
+
+    While ``again`` is set, classes and their tokens may be none: a step that was rolled back took groups that the next
+    launch found in the checkpoint's buffer and may have used once more, which must not count twice.
+    """
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+        self.again = False
         self._rows: dict[str, list[Row]] = {}
 
-    def add(self, table: str, place: Row, /, **cells: Any) -> None:  # noqa: ANN401 - cells of any type
+    def add(self, table: str, place: Row, /, **cells: Any) -> None:
         """Add a row that ``place`` (a staged line, scalar or row) says or implies."""
         where = {"source": place.get("source"), "line": place.get("line")}
         if place.get("record") is not None:
@@ -53,10 +58,17 @@ class Rows:
             attempt=attempt,
             role="train",
             anonymous=True,
-            multiplicity_lo=trajectories[0],
+            multiplicity_lo=0 if self.again else trajectories[0],
             multiplicity_hi=trajectories[1],
         )
-        self.add("groups", place, group_id=key, attempt=attempt, multiplicity_lo=groups[0], multiplicity_hi=groups[1])
+        self.add(
+            "groups",
+            place,
+            group_id=key,
+            attempt=attempt,
+            multiplicity_lo=0 if self.again else groups[0],
+            multiplicity_hi=groups[1],
+        )
         return key
 
     def span(self, place: Row, key: str, index: int, tokens: Interval, versions: tuple[int | None, int | None]) -> None:
@@ -66,7 +78,7 @@ class Rows:
             place,
             trajectory_id=key,
             span_index=index,
-            tokens_lo=tokens[0],
+            tokens_lo=0 if self.again else tokens[0],
             tokens_hi=tokens[1],
             version_lo=versions[0],
             version_hi=versions[1],

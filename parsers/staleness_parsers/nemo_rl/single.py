@@ -155,6 +155,7 @@ def write(told: Told, rows: Rows, sink: Sink) -> None:
     """Write a launch's steps, the classes they trained, and what was thrown away."""
     for step in sorted(told.steps.values(), key=lambda step: step.number):
         completed = _completed(told, step)
+        rows.again = told.launch.reused(step.number)
         if completed is None and not step.selected and step.groups is None:
             _write_drops(told, step, rows)
             continue
@@ -162,6 +163,7 @@ def write(told: Told, rows: Rows, sink: Sink) -> None:
         if completed is not False:
             _write_batch(told, step, completed, rows, sink)
         _write_drops(told, step, rows)
+    rows.again = False
     for row in told.given_up:
         size = group_size(told.launch.settings)
         count = row["b"] * size if size else None
