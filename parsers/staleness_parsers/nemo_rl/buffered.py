@@ -8,6 +8,7 @@ counts the step prints.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -295,14 +296,17 @@ def _versions(told: Told, step: int, selection: Selection | None, index: int | N
 
 def _oldest_age(told: Told, step: int) -> tuple[int, int]:
     """Interval of the largest age of a step from the mean over its N groups: at least the mean, at most N times it."""
-    mean, groups = told.launch.value("train/avg_trajectory_age", step), groups_per_step(told.launch.settings)
+    mean, groups, slack = (
+        told.launch.value("train/avg_trajectory_age", step),
+        groups_per_step(told.launch.settings),
+        1e-4,
+    )
     if mean is None:
+        slack = 0.005  # the console prints two decimals
         mean = next((row["x"] for row in told.launch.all("age") if row["a"] == step), None)
     if mean is None or groups is None or mean < 0:
         return 0, step - 1
-    total = round(mean * groups)
-    # The console prints two decimals.
-    return -(-total // groups), min(total, step - 1)
+    return max(math.ceil(mean - slack), 0), min(math.floor((mean + slack) * groups), step - 1)
 
 
 def _write_spans(rows: Rows, place: Row, key: str, tokens: Interval, *, first: Versions, later: Versions) -> None:
