@@ -14,7 +14,7 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from oracle import compare, logs, strategies, truth
+from oracle import compare, hide, logs, strategies, truth
 from oracle.lives import Run
 
 from staleness_audit.api import audit
@@ -110,3 +110,15 @@ def test_nor_does_the_size_of_the_pieces(run: Run, seed: int, size: int) -> None
         patch.setattr(RunFiles.split, "__defaults__", (size,))
         document = audited(files, 1)
     assert compare.differences(document, truth.figures(run, 1)) == []
+
+
+# ------------------------------------------------------------------------------------------------- what is hidden
+
+
+@examples(60)
+@given(run=strategies.runs(), bound=st.sampled_from((0, 1, 2)), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL))
+def test_hiding_only_widens(run: Run, bound: int, seed: int, way: hide.Hiding) -> None:
+    """Whatever is taken from a log: every interval still holds the truth, and no verdict claims more than is so."""
+    document = audited(files_of(way(logs.log_of(run), random.Random(seed))), bound, worst=3)
+    assert compare.escapes(document, truth.figures(run, bound)) == []
+    assert compare.unaccounted(document) == []

@@ -173,7 +173,7 @@ class EventsParser:
                 headers.append((file, header))
         _report_repeats(run, files, sink)
         _check_numbering(staged, headers, files, sink)
-        return _facts(staged, headers, sink)
+        return _facts(staged, headers, len(files), sink)
 
 
 PARSER = EventsParser()
@@ -398,6 +398,8 @@ def _time(name: str) -> str:
     return f"make_timestamptz(CAST(round({name} * 1e6) AS BIGINT))"
 
 
+# A line that states a multiplicity speaks of a class of trajectories without names of their own.
+_CLASS = "(coalesce(multiplicity, multiplicity_lo, multiplicity_hi) IS NOT NULL)"
 _TS, _STARTED, _ENDED = (f"{_time(name)} AS {name}" for name in _TIMES)
 
 
@@ -409,11 +411,11 @@ _QUERIES = (
     (
         "trajectories",
         # An id that no line describes needs no row: the core takes it for one trajectory of the policy.
-        f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, false AS anonymous,
-                   coalesce(multiplicity, multiplicity_lo, 1) AS multiplicity_lo,
-                   coalesce(multiplicity, multiplicity_hi, 1) AS multiplicity_hi, prompt_tokens, {_PLACE}
+        f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, {_CLASS} AS anonymous,
+                   coalesce(multiplicity, multiplicity_lo, CASE WHEN {_CLASS} THEN 0 ELSE 1 END) AS multiplicity_lo,
+                   coalesce(multiplicity, multiplicity_hi, CASE WHEN NOT {_CLASS} THEN 1 END) AS multiplicity_hi, prompt_tokens, {_PLACE}
             FROM events_ WHERE trajectory_id IS NOT NULL
-              AND (kind = 'admitted' OR group_id IS NOT NULL OR role IS NOT NULL OR prompt_tokens IS NOT NULL)""",
+              AND (kind = 'admitted' OR group_id IS NOT NULL OR role IS NOT NULL OR prompt_tokens IS NOT NULL OR {_CLASS})""",
     ),
     (
         "spans",
@@ -609,7 +611,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
         )
 
 
-def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> RunFacts:
+def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
     first = headers[0][1] if headers else {}
     bounds = {header["bound"] for _, header in headers if _whole(header.get("bound")) is not None}
     if len(bounds) > 1:
@@ -617,7 +619,11 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: 
     bound = min(bounds, default=None)
     framework = str(first.get("framework") or "events")
     config = first.get("config") if isinstance(first.get("config"), dict) else {}
-    attempts = _attempts(staged, headers)
+    whole = len(headers) == files and _intact(staged)
+    attempts = _attempts(staged, headers, whole)
+    if len(headers) < files:
+        # The file may be that of another attempt, which would have rolled back any step.
+        attempts.append(Attempt(max(attempt.attempt for attempt in attempts) + 1, None, -1))
     return RunFacts(
         framework=framework,
         unit=str(first.get("unit") or "training steps"),
@@ -627,13 +633,14 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: 
         guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
         attempts=attempts,
         signs=_signs(staged),
+        undone=not whole,
         hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')] if bound is None else [],
         groups_per_step=_whole(first.get("groups_per_step")),
         replay=True,
     )
 
 
-def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> list[Attempt]:
+def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], whole: bool) -> list[Attempt]:
     """Attempts by the headers (``attempt``, ``resumed_after``), else by the first step that each one is seen to take."""
     stated = {
         attempt: _whole(header.get("resumed_after"))
@@ -653,7 +660,7 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
         certain = resumed
         if resumed is None and number > 0 and first_step is not None:
             # The first step seen proves that the attempt resumed before it, however many lines are missing.
-            resumed, certain = first_step - 1, (first_step - 1 if _intact(staged) else -1)
+            resumed, certain = first_step - 1, (first_step - 1 if whole else -1)
         attempts.append(
             Attempt(number, resumed, certain if certain != resumed else None, _moment(started), _moment(ended))
         )
@@ -662,6 +669,8 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
 
 def _intact(staged: Staged) -> bool:
     """Whether no line is missing anywhere, so that the first step seen of an attempt is its first step."""
+    if not staged.has("numbering"):
+        return True
     pieces = staged.scan("numbering").collect()
     per_file = pieces.group_by("source").agg(
         pl.col("n_min").min(), pl.col("n_max").max(), pl.col("n_end").max(), pl.col("numbers").sum()

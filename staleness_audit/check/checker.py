@@ -6,6 +6,7 @@ counts for certain and an upper end from what may count; what went unread opens 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -90,7 +91,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     gate = gate or Gate()
     classes = _Classes(rebuilt)
     diagnostics = read_diagnostics(rebuilt)
-    openings = read_openings(diagnostics, facts["unseen"])
+    openings = read_openings(diagnostics, facts)
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = _per_step(classes, limit, rebuilt, openings)
@@ -142,7 +143,7 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     times = [moment for row in timed for moment in (row["started"], row["ended"]) if moment is not None]
     starts = sorted(row["started"] for row in certain if row["started"] is not None)
     durations = [later - earlier for earlier, later in pairwise(starts)]
-    steps = Interval(_distinct_versions(certain), _distinct_versions(possible)).open_above(openings.training)
+    steps = Interval(_fewest_versions(certain), _most_versions(possible)).open_above(openings.training)
     return {
         "path": rebuilt.dataset.manifest["run"],
         "framework": facts["framework"],
@@ -150,7 +151,7 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
         "dialect": facts["dialect"],
         "parser": f"{rebuilt.dataset.manifest['parser']} {rebuilt.dataset.manifest['parser_version']}",
         "detected_by": rebuilt.dataset.manifest["detected_by"],
-        "attempts": len(facts["attempts"]) or 1,
+        "attempts": sum(attempt["resumed_after"] is not None or attempt["resumed_after_lo"] is None for attempt in facts["attempts"]) or 1,
         "started": min(times).isoformat() if times else None,
         "ended": max(times).isoformat() if times else None,
         "steps": steps.json(),
@@ -158,8 +159,20 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     }
 
 
-def _distinct_versions(steps: Rows) -> int:
-    """Number of distinct ``v_train``; a step whose version is not known stands for one of its own."""
+def _fewest_versions(steps: Rows) -> int:
+    """Smallest possible number of distinct ``v_train``: as few versions as can lie in all the steps' intervals."""
+    count, last = 0, -1.0
+    for low, high in sorted(
+        ((row["v_train_lo"] or 0, math.inf if row["v_train_hi"] is None else row["v_train_hi"]) for row in steps),
+        key=lambda ends: ends[1],
+    ):
+        if low > last:
+            count, last = count + 1, high
+    return count
+
+
+def _most_versions(steps: Rows) -> int:
+    """Largest possible number of distinct ``v_train``: a step whose version is not known may have one of its own."""
     return len(
         {
             row["v_train_lo"] if row["v_train_lo"] is not None and row["v_train_lo"] == row["v_train_hi"] else (row["attempt"], row["step"])
@@ -354,7 +367,8 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
     """One entry per step that counts or may count; ``shown`` is the JSON row, the rest feeds totals and comparisons."""
     tokens_of = _grouped(classes.tokens)
     uses_of = _grouped(classes.uses)
-    dropped = _dropped_per_step(rebuilt)
+    dropped = _dropped_per_step(rebuilt, openings)
+    unplaced = dropped.pop(None, NOTHING)
     result = {}
     for step in classes.steps:
         key = (step["attempt"], step["step"])
@@ -391,7 +405,7 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
                 "max": largest.open_above(openings.training),
                 "mean": Interval(0, None) if openings.training else mean(token_classes),
                 "violations": violations.open_above(openings.training) if violations is not None else None,
-                "dropped": dropped.get(key, NOTHING).open_above(openings.any or "dropped" in openings.unseen),
+                "dropped": (dropped.get(key, NOTHING) + unplaced).open_above(openings.any or "dropped" in openings.unseen),
                 "waited_s": None if step["waited_us"] is None else step["waited_us"] / 1e6,
                 "duration_s": (ended - started).total_seconds() if started and ended else None,
                 "started": started.isoformat() if started else None,
@@ -452,15 +466,37 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     return Interval(least, None if most is None else max(most, least))
 
 
-def _dropped_per_step(rebuilt: Rebuilt) -> dict[tuple[int, int], Interval]:
+def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int] | None, Interval]:
+    """Trajectories dropped while each step was being collected; under None those that any step may have seen."""
+    step, certain = ["fate_attempt", "fate_step"], pl.col("fates").str.starts_with("dropped:")
     rows = (
-        rebuilt.dataset.scan("events")
-        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") != "inferred"))
-        .group_by(pl.col("attempt").fill_null(0), "step")
-        .agg(pl.col("multiplicity").fill_null(1).sum().alias("dropped"))
+        pl.scan_parquet(rebuilt.part("trajectory_lives"))
+        .filter(pl.col("fates").str.contains("dropped:", literal=True))
+        .group_by(step)
+        .agg(
+            pl.col("multiplicity_lo").filter(certain & ~pl.col("fates").str.contains("\x1f", literal=True)).sum(),
+            pl.col("multiplicity_hi").sum(),
+            pl.col("multiplicity_hi").is_null().any().alias("open"),
+        )
         .collect()
     )
-    return {(row["attempt"], row["step"]): Interval.exact(row["dropped"]) for row in rows.to_dicts()}
+    counts: dict[tuple[int, int] | None, Interval] = {}
+    for attempt, number, low, high, endless in rows.iter_rows():
+        most = None if endless else high
+        if number is None:
+            counts[None] = counts.get(None, NOTHING) + Interval(0, most)
+        else:
+            counts[attempt, number] = Interval(0 if openings.undone else low, most)
+    possible = (
+        rebuilt.dataset.scan("events")
+        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") == "inferred"))
+        .group_by(pl.col("attempt").fill_null(0), "step")
+        .agg(pl.col("multiplicity").fill_null(1).sum())
+        .collect()
+    )
+    for attempt, number, some in possible.iter_rows():
+        counts[attempt, number] = counts.get((attempt, number), NOTHING) + Interval(0, some)
+    return counts
 
 
 def _reported(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]]) -> Rows:
@@ -497,6 +533,8 @@ def _reasons(by_fate: Mapping[str, Interval], kind: str, openings: Openings) -> 
     if kind == "lost" and openings.any:
         # That nothing more is heard of them proves nothing where lines are missing.
         reasons = {reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count for reason, count in reasons.items()}
+    if openings.undone:
+        reasons = {reason: Interval(0, count.hi) for reason, count in reasons.items()}
     if openings.any or kind in openings.unseen:
         reasons = {reason: count.open_above(openings.any) for reason, count in reasons.items()}
         reasons["unknown"] = reasons.get("unknown", NOTHING).open_above()
@@ -514,7 +552,8 @@ def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
 
 def _trajectories(classes: _Classes, openings: Openings) -> dict[str, Any]:
     by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
-    everything = Interval(sum(row["trajectories_lo"] for row in classes.fates), _sum_open(row["trajectories_hi"] for row in classes.fates))
+    least = by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+    everything = Interval(least, _sum_open(row["trajectories_hi"] for row in classes.fates))
     return {
         "seen": everything.open_above(openings.any or bool(openings.unseen)),
         "trained": by_fate.get("trained:", NOTHING).open_above(openings.training),
@@ -539,7 +578,8 @@ def _tokens(classes: _Classes, openings: Openings, per_step: Mapping[Any, Any]) 
         sum(max(row["tokens_lo"] - row["trained_hi"], 0) for row in candidates if len(row["fates"]) == 1 and row["trained_hi"] is not None),
         _sum_open(None if row["tokens_hi"] is None else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0) for row in candidates),
     )
-    generated = Interval(sum(row["tokens_lo"] for row in classes.fates), _sum_open(row["tokens_hi"] for row in classes.fates))
+    surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
+    generated = Interval(sum(row["tokens_lo"] for row in surely), _sum_open(row["tokens_hi"] for row in classes.fates))
     return {
         "generated": generated.open_above(openings.any or bool(openings.unseen)),
         "trained": trained.open_above(openings.training),
@@ -596,11 +636,11 @@ def _waste(classes: _Classes, openings: Openings, tokens: Mapping[str, Any], bou
     doomed = needless = None
     if bound is not None:
         doomed = Interval(
-            sum(row["tokens_lo"] for row in classes.ages if row["age_lo"] > bound),
+            0 if openings.undone else sum(row["tokens_lo"] for row in classes.ages if row["age_lo"] > bound),
             _sum_open(row["tokens_hi"] for row in classes.ages if row["age_hi"] is None or row["age_hi"] > bound),
         ).open_above(openings.any or bool({"dropped", "cancelled", "lost"} & openings.unseen))
         needless = Interval(
-            sum(row["tokens_lo"] for row in classes.drops if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound),
+            0 if openings.undone else sum(row["tokens_lo"] for row in classes.drops if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound),
             _sum_open(row["tokens_hi"] for row in classes.drops if row["age_lo"] is None or row["age_lo"] <= bound),
         ).open_above(openings.any or "dropped" in openings.unseen)
     return {

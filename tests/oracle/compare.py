@@ -49,7 +49,8 @@ def escapes(document: dict[str, Any], truth: dict[str, Any]) -> list[str]:
     for path, value in truth.items():
         got = at(document, path)
         if path == "verdict":
-            if (got, value) in {("pass", "fail"), ("fail", "pass"), ("pass", "inconclusive"), ("fail", "inconclusive")}:
+            # If it is not known whether any token was trained, "every trained token is clean" may hold of none.
+            if (got, value) in {("pass", "fail"), ("fail", "pass"), ("fail", "inconclusive")}:
                 found.append(f"verdict: {got}, truth {value}")
         elif path == "per_step":
             found += _step_differences(got, value, _outside, partial=True)
