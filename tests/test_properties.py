@@ -21,7 +21,7 @@ from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles
 
 THOROUGH = int(os.environ.get("STALENESS_AUDIT_THOROUGH", "0"))
-"""How many times as many random runs as in the default suite, drawn anew each time; 0 = the default, always the same."""
+"""How many times as many random runs as by default, drawn anew each time; 0 = the default, always the same."""
 
 common = settings(
     deadline=None, suppress_health_check=list(HealthCheck), derandomize=not THOROUGH, print_blob=True, database=None
