@@ -374,7 +374,7 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     # Only a piece with holes in it can lie between the lines of another; its numbers are kept one by one.
     sink.write(
         "loose_numbers",
-        connection.execute(
+        connection.sql(
             "SELECT getvariable('source') AS source, line, n FROM events_ WHERE n IS NOT NULL "
             "AND (SELECT max(n) - min(n) + 1 > count(n) FROM events_)"
         ).to_arrow_table(),
@@ -600,7 +600,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
             opens="training",
         )
     end = own["n_end"].max()
-    if end is None or end < own["n_max"].max():
+    if end is None or end < own["n_max"].max():  # type: ignore[operator]
         sink.diagnose(
             "warning",
             "no-end-line",

@@ -7,9 +7,9 @@ counts for certain and an upper end from what may count; what went unread opens 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal
 
 import polars as pl
@@ -142,7 +142,7 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     timed = [row for row in classes.steps if row["ended"] is not None or row["started"] is not None]
     times = [moment for row in timed for moment in (row["started"], row["ended"]) if moment is not None]
     starts = sorted(row["started"] for row in certain if row["started"] is not None)
-    durations = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
+    durations = [later - earlier for earlier, later in pairwise(starts)]
     steps = Interval(_fewest_versions(certain), _most_versions(possible)).open_above(openings.training)
     return {
         "path": rebuilt.dataset.manifest["run"],
@@ -659,8 +659,8 @@ def _length_bias(lengths: pl.DataFrame, openings: Openings) -> dict[str, Any]:
     finished, trained = int(lengths["finished"].sum()), int(lengths["trained"].sum())
     if not trained:
         return unknown
-    mean_finished = (lengths["tokens"] * lengths["finished"]).sum() / finished
-    mean_trained = (lengths["tokens"] * lengths["trained"]).sum() / trained
+    mean_finished = float((lengths["tokens"] * lengths["finished"]).sum()) / finished
+    mean_trained = float((lengths["tokens"] * lengths["trained"]).sum()) / trained
     by_length = lengths.sort("tokens").with_columns(
         (pl.col("finished").cum_sum() / finished).alias("f"), (pl.col("trained").cum_sum() / trained).alias("g")
     )

@@ -11,10 +11,13 @@ from staleness_audit.rebuild import Rebuilt
 
 @dataclass(frozen=True)
 class Openings:
-    """``training``: something that could hold training data went unread or contradicts itself, so every count may be
+    """What is open.
+
+    ``training``: something that could hold training data went unread or contradicts itself, so every count may be
     larger and averages may be anything. ``fates``: only what became of untrained trajectories may be missing.
     ``unseen``: classes of fates that the format never shows. ``undone``: what went unread may have undone recorded fates,
-    so that only training proves anything about a trajectory."""
+    so that only training proves anything about a trajectory.
+    """
 
     training: bool
     fates: bool
