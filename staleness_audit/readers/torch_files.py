@@ -129,7 +129,7 @@ class Tensor:
         picked = _pick(values, self.shape, self.stride, self.offset)
         return _bfloats(picked) if self.dtype == "bfloat16" else picked
 
-    def tolist(self) -> Any:  # noqa: ANN401 - a number or nested lists
+    def tolist(self) -> Any:
         """Elements nested by shape, like torch's ``tolist``."""
         flat = self.flat()
         if not self.shape:
@@ -162,10 +162,8 @@ def _pick(values: Sequence[Any] | memoryview, shape: tuple[int, ...], stride: tu
 
 
 @contextmanager
-def open_torch(run: RunFiles, source: str, *, stubs: bool = False) -> Iterator[Any]:
+def open_torch(run: RunFiles, source: str) -> Iterator[Any]:
     """Yield the value a file holds; its tensors can be read inside the ``with`` block only.
-
-    ``stubs``: keep a note of objects of unknown classes instead of refusing the file.
 
     Raises:
         BadTorchFile: damage, a hostile pickle, or sizes beyond the limits.
@@ -173,17 +171,17 @@ def open_torch(run: RunFiles, source: str, *, stubs: bool = False) -> Iterator[A
 
     """
     with _seekable(run, source) as stream:
-        yield load(stream, stubs=stubs)
+        yield load(stream)
 
 
-def load(stream: BinaryIO | IO[bytes], *, stubs: bool = False) -> Any:  # noqa: ANN401 - a file holds anything
-    """Read the value of a seekable stream; tensors read from the same stream later (``stubs``: see ``open_torch``)."""
+def load(stream: BinaryIO | IO[bytes]) -> Any:
+    """Read the value of a seekable stream; tensors read from the same stream later."""
     try:
         start = stream.read(4)
         stream.seek(0)
         if not start:
             raise BadTorchFile("the file is empty")
-        return _load_zip(stream, stubs) if start == b"PK\x03\x04" else _load_sequence(stream, stubs)
+        return _load_zip(stream) if start == b"PK\x03\x04" else _load_sequence(stream)
     except BadPickle as error:
         raise BadTorchFile(str(error)) from error
     except (OSError, EOFError, MemoryError) as error:
@@ -209,7 +207,7 @@ def _seekable(run: RunFiles, source: str) -> Iterator[IO[bytes]]:
             yield whole
 
 
-def _load_zip(stream: IO[bytes], stubs: bool) -> object:
+def _load_zip(stream: IO[bytes]) -> object:
     try:
         archive = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
@@ -225,7 +223,7 @@ def _load_zip(stream: IO[bytes], stubs: bool) -> object:
     def storage(wanted: _Storage) -> bytes:
         return _member(archive, f"{prefix}data/{wanted.key}", MAX_TENSOR_BYTES)
 
-    tensors = _Tensors(storage, stubs)
+    tensors = _Tensors(storage)
     return read_pickle(
         _member(archive, names[0], MAX_PICKLE_BYTES), tensors.name, tensors.call, tensors.persistent
     ).value
@@ -249,7 +247,7 @@ def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     return data
 
 
-def _load_sequence(stream: IO[bytes], stubs: bool) -> object:
+def _load_sequence(stream: IO[bytes]) -> object:
     """Read torch's layout of before 2020 (five pickles, then raw storages), or a file that is one pickle."""
     data = stream.read(MAX_PICKLE_BYTES + 1)
     if len(data) > MAX_PICKLE_BYTES:
@@ -262,7 +260,7 @@ def _load_sequence(stream: IO[bytes], stubs: bool) -> object:
         start, end = places[wanted.key]
         return data[start:end]
 
-    tensors = _Tensors(storage, stubs)
+    tensors = _Tensors(storage)
 
     def following(at: int) -> Unpickled:
         return read_pickle(data, tensors.name, tensors.call, tensors.persistent, at)
@@ -289,9 +287,8 @@ def _load_sequence(stream: IO[bytes], stubs: bool) -> object:
 class _Tensors:
     """What a torch pickle may name and call; nothing here does more than build a ``Tensor``."""
 
-    def __init__(self, read: Callable[[_Storage], bytes], stubs: bool = False) -> None:
+    def __init__(self, read: Callable[[_Storage], bytes]) -> None:
         self._read = read
-        self._stubs = stubs
         self.dtypes: dict[str, str] = {}
 
     def name(self, module: str, name: str) -> object:
@@ -300,7 +297,7 @@ class _Tensors:
             return _Dtype(_STORAGES[name])
         if module == "torch" and name in _CODES:
             return _Dtype(name)
-        if self._stubs or module.split(".", maxsplit=1)[0] in _OPAQUE_MODULES:
+        if module.split(".", maxsplit=1)[0] in _OPAQUE_MODULES:
             return Opaque(f"{module}.{name}")
         raise BadTorchFile(f"its pickle asks for {module}.{name}, which no dump needs, and was not obeyed")
 

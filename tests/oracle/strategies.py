@@ -97,7 +97,7 @@ def life(draw: Any, name: str, group: str | None, run: tuple[dict[int, int | Non
             own = [step for step in steps if step.attempt == attempt]
             if own:
                 step = draw(st.sampled_from(own)).step
-            elif reason in ("stale", "group"):
+            elif reason in ("stale", "group", "unknown"):
                 reason = "filtered"
         tell.append(Happening(plan, clock + 0.5, reason, step))
     uses = tuple(_masked(draw, use, parts) for use in uses)
