@@ -102,7 +102,9 @@ def _histogram_escapes(path: str, got: list[dict[str, Any]], unit: str, value: d
     return found
 
 
-def _step_differences(rows: list[dict[str, Any]], truth: dict[Any, dict[str, Any]], wrong: Any, partial: bool = False) -> list[str]:
+def _step_differences(
+    rows: list[dict[str, Any]], truth: dict[Any, dict[str, Any]], wrong: Any, partial: bool = False
+) -> list[str]:
     found = []
     by_key = {(row["attempt"], row["step"]): row for row in rows}
     for key in sorted(set(by_key) ^ set(truth)):
