@@ -1,7 +1,7 @@
 """What is wrong in a canonical event log is named by file and line, opens what it must, and stops nothing else.
 
-The log all tests start from holds 10 tokens at staleness 0 (trajectory ``a``) and 10 at staleness 2 (``b``); line 1 is the
-header, and line n + 1 has the number n.
+The log that all tests start from holds 10 tokens at staleness 0 (trajectory ``a``) and 10 at staleness 2 (``b``);
+line 1 is the header, and line n + 1 has the number n.
 """
 
 from __future__ import annotations
