@@ -131,7 +131,9 @@ def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 
 
 def _type(arrow: pa.DataType) -> str:
-    return "string" if pa.types.is_dictionary(arrow) else str(arrow).replace("timestamp[us, tz=UTC]", "timestamp[us, UTC]")
+    return (
+        "string" if pa.types.is_dictionary(arrow) else str(arrow).replace("timestamp[us, tz=UTC]", "timestamp[us, UTC]")
+    )
 
 
 def _tables(_: str) -> str:
@@ -176,7 +178,9 @@ def _frameworks(_: str) -> str:
     rows: list[tuple[object, ...]] = []
     for name, parser in plugins.parsers().items():
         keys = dict.fromkeys(mode.bound_key for mode in parser.card.modes if mode.bound_key)
-        rows.append((f"`{name}`", parser.card.title, parser.card.unit, ", ".join(f"`{key}`" for key in keys) or "states none"))
+        rows.append(
+            (f"`{name}`", parser.card.title, parser.card.unit, ", ".join(f"`{key}`" for key in keys) or "states none")
+        )
     return _table(("name", "format", "one version is", "bound"), rows)
 
 
@@ -185,7 +189,17 @@ def _modes(_: str) -> str:
     for name, parser in plugins.parsers().items():
         card = parser.card
         strict = {True: "yes", False: "no", None: "not known"}
-        modes = [(mode.name, f"`{mode.bound_key}`" if mode.bound_key else "-", mode.conversion, strict[mode.strict], mode.limit, mode.reason) for mode in card.modes]
+        modes = [
+            (
+                mode.name,
+                f"`{mode.bound_key}`" if mode.bound_key else "-",
+                mode.conversion,
+                strict[mode.strict],
+                mode.limit,
+                mode.reason,
+            )
+            for mode in card.modes
+        ]
         artifacts = [(f"`{artifact.path}`", artifact.switch, artifact.proves) for artifact in card.artifacts]
         parts.append(
             f"## `{name}`: {card.title}\n\nOne version is one of: {card.unit}.\n\n"
@@ -198,7 +212,10 @@ def _modes(_: str) -> str:
 
 
 def _losses(_: str) -> str:
-    return _table(("format", "what betrays a loss, and what nothing does"), [(f"`{name}`", parser.card.betrays) for name, parser in plugins.parsers().items()])
+    return _table(
+        ("format", "what betrays a loss, and what nothing does"),
+        [(f"`{name}`", parser.card.betrays) for name, parser in plugins.parsers().items()],
+    )
 
 
 GENERATORS: dict[str, Callable[[str], str]] = {

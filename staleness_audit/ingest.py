@@ -61,7 +61,9 @@ class Dataset:
         except (OSError, ValueError) as error:
             raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
         if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
-            raise UnreadableInput(f"{folder}: tables of another version; make them again with `staleness-audit ingest`.")
+            raise UnreadableInput(
+                f"{folder}: tables of another version; make them again with `staleness-audit ingest`."
+            )
         return cls(folder, manifest)
 
     @property
@@ -166,12 +168,14 @@ def ingest(
         with _locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
     except PermissionError as error:
-        raise UnreadableInput(f"{error.filename or folder}: cannot be written; choose another --tables folder.") from error
+        raise UnreadableInput(
+            f"{error.filename or folder}: cannot be written; choose another --tables folder."
+        ) from error
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one ingestion at a time work on a folder. The kernel drops the lock when its process ends, however it ends."""
+    """Let one ingestion at a time work on a folder; the kernel drops the lock when its process ends."""
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -241,7 +245,9 @@ def _digest(value: Any) -> str:
 
 
 def _unit_key(parser: Parser, unit: Unit) -> str:
-    return _digest([_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)])
+    return _digest(
+        [_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)]
+    )
 
 
 def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ line by line with the same queries, so that only the bad lines are lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -49,7 +48,17 @@ PATTERN = "*.staleness.jsonl"
 SPANS_PER_LINE = 1 << 20
 """Room in ``span_index`` for the runs of one ``versions`` list."""
 
-_NUMBERS = ("n", "attempt", "step", "multiplicity", "prompt_tokens", "waited_us", "updates", "trajectories", "resumed_after")
+_NUMBERS = (
+    "n",
+    "attempt",
+    "step",
+    "multiplicity",
+    "prompt_tokens",
+    "waited_us",
+    "updates",
+    "trajectories",
+    "resumed_after",
+)
 _INTERVALS = ("version", "tokens", "loss_tokens", "multiplicity", "staleness")
 _ENDS = tuple(f"{name}_{end}" for name in _INTERVALS for end in ("lo", "hi"))
 _WORDS = ("kind", "trajectory_id", "group_id", "role", "reason", "worker")
@@ -270,20 +279,37 @@ def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]
 
 def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
     if bad.cut:
-        sink.diagnose("note", "cut-line", "The last line is cut: a record that did not happen.", source=source, line=bad.line)
+        sink.diagnose(
+            "note", "cut-line", "The last line is cut: a record that did not happen.", source=source, line=bad.line
+        )
     elif bad.rest:
         sink.diagnose(
-            "error", "damaged-file", f"Unreadable from here on: {bad.why}.", source=source, line=bad.line, opens="training"
+            "error",
+            "damaged-file",
+            f"Unreadable from here on: {bad.why}.",
+            source=source,
+            line=bad.line,
+            opens="training",
         )
     else:
         sink.diagnose(
-            "error", "bad-line", f"Not an event ({bad.why}); it was skipped.", source=source, line=bad.line, opens="training"
+            "error",
+            "bad-line",
+            f"Not an event ({bad.why}); it was skipped.",
+            source=source,
+            line=bad.line,
+            opens="training",
         )
 
 
 def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
     sink.diagnose(
-        "error", "bad-event", f"The event cannot be used: {fault}; it was skipped.", source=source, line=line, opens="training"
+        "error",
+        "bad-event",
+        f"The event cannot be used: {fault}; it was skipped.",
+        source=source,
+        line=line,
+        opens="training",
     )
 
 
@@ -328,7 +354,11 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
             )
         else:
             _diagnose_event(fault, piece.source, line, sink)
-    usable = "SELECT * EXCLUDE (fault) FROM judged WHERE fault IS NULL" if rows else f"SELECT * FROM lines WHERE NOT ({header})"
+    usable = (
+        "SELECT * EXCLUDE (fault) FROM judged WHERE fault IS NULL"
+        if rows
+        else f"SELECT * FROM lines WHERE NOT ({header})"
+    )
     connection.execute(f"CREATE TEMP VIEW usable AS {usable}")
     # Numbers that follow the lines one by one cannot repeat; only if they don't is it worth counting.
     row = connection.execute("SELECT max(n - line) = min(n - line) AND count(n) = count(*) FROM usable").fetchone()
@@ -505,8 +535,12 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
             (pl.col("n").fill_null(0).cast(pl.Int64) * SPANS_PER_LINE + pl.col("nth")).alias("span_index"),
             pl.col("tokens").alias("tokens_lo"),
             pl.col("tokens").alias("tokens_hi"),
-            counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0))).cast(pl.Int64).alias("loss_tokens_lo"),
-            counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens"))).cast(pl.Int64).alias("loss_tokens_hi"),
+            counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0)))
+            .cast(pl.Int64)
+            .alias("loss_tokens_lo"),
+            counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens")))
+            .cast(pl.Int64)
+            .alias("loss_tokens_hi"),
             pl.col("version").alias("version_lo"),
             pl.col("version").alias("version_hi"),
             pl.coalesce("ended", "ts").alias("ended"),
@@ -529,7 +563,9 @@ def _runs(lists: pl.Series) -> pl.DataFrame:
         "row",
         "version",
         (pl.col("start").shift(-1, fill_value=len(values)) - pl.col("start")).alias("tokens"),
-        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias("nth"),
+        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias(
+            "nth"
+        ),
     )
 
 
@@ -547,7 +583,9 @@ def _report_repeats(run: RunFiles, files: list[RunFile], sink: Sink) -> None:
     for file in files:
         digest = run.split(file.source)[-1].digest
         if file.bytes and digest in first:
-            sink.diagnose("note", "repeated-file", f"The same bytes as {first[digest]}; it counts once.", source=file.source)
+            sink.diagnose(
+                "note", "repeated-file", f"The same bytes as {first[digest]}; it counts once.", source=file.source
+            )
         first.setdefault(digest, file.source)
 
 
@@ -628,7 +666,9 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files:
     first = headers[0][1] if headers else {}
     bounds = {header["bound"] for _, header in headers if _whole(header.get("bound")) is not None}
     if len(bounds) > 1:
-        sink.diagnose("warning", "bounds-differ", f"The headers state different bounds {sorted(bounds)}; the smallest is used.")
+        sink.diagnose(
+            "warning", "bounds-differ", f"The headers state different bounds {sorted(bounds)}; the smallest is used."
+        )
     bound = min(bounds, default=None)
     framework = str(first.get("framework") or "events")
     config = first.get("config") if isinstance(first.get("config"), dict) else {}
@@ -642,12 +682,19 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files:
         unit=str(first.get("unit") or "training steps"),
         dialect=str(first.get("format") or FORMAT),
         config=config or {},
-        bound=Bound(bound, "bound" if bound is not None else None, bound, "as stated: v_train - v_gen <= bound" if bound is not None else None),
+        bound=Bound(
+            bound,
+            "bound" if bound is not None else None,
+            bound,
+            "as stated: v_train - v_gen <= bound" if bound is not None else None,
+        ),
         guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
         attempts=attempts,
         signs=_signs(staged),
         undone=not whole,
-        hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')] if bound is None else [],
+        hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')]
+        if bound is None
+        else [],
         groups_per_step=_whole(first.get("groups_per_step")),
         replay=True,
     )
@@ -662,8 +709,10 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], who
     }
     seen: dict[int, tuple[int | None, float | None, float | None]] = {}
     if staged.has("attempt_steps"):
-        frame = staged.scan("attempt_steps").group_by("attempt").agg(
-            pl.col("first_step").min(), pl.col("started").min(), pl.col("ended").max()
+        frame = (
+            staged.scan("attempt_steps")
+            .group_by("attempt")
+            .agg(pl.col("first_step").min(), pl.col("started").min(), pl.col("ended").max())
         )
         seen = {row[0]: (row[1], row[2], row[3]) for row in frame.collect().iter_rows()}
     attempts = []
@@ -688,12 +737,16 @@ def _intact(staged: Staged) -> bool:
     per_file = pieces.group_by("source").agg(
         pl.col("n_min").min(), pl.col("n_max").max(), pl.col("n_end").max(), pl.col("numbers").sum()
     )
-    whole = (pl.col("n_max") - pl.min_horizontal("n_min", 1.0) + 1 == pl.col("numbers")) & (pl.col("n_end") == pl.col("n_max"))
+    whole = (pl.col("n_max") - pl.min_horizontal("n_min", 1.0) + 1 == pl.col("numbers")) & (
+        pl.col("n_end") == pl.col("n_max")
+    )
     return bool(per_file.select(whole.fill_null(False).all()).item())
 
 
 def _signs(staged: Staged) -> list[Sign]:
-    pieces = staged.scan("numbering").filter(pl.col("n_end").is_not_null()).collect() if staged.has("numbering") else None
+    pieces = (
+        staged.scan("numbering").filter(pl.col("n_end").is_not_null()).collect() if staged.has("numbering") else None
+    )
     files = staged.scan("numbering").select(pl.col("source").n_unique()).collect().item() if pieces is not None else 0
     if pieces is None or not files or pieces["source"].n_unique() < files:
         return []

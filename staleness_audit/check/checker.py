@@ -101,7 +101,11 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
     exit_code = gate.exit_code(verdict, violations[gate.count] if limit is not None else None)
-    listed = worst_violations(rebuilt, limit, worst, facts.get("groups_per_step"), openings.training) if limit is not None and worst else []
+    listed = (
+        worst_violations(rebuilt, limit, worst, facts.get("groups_per_step"), openings.training)
+        if limit is not None and worst
+        else []
+    )
     return {
         "schema": SCHEMA,
         "tool": {"version": __version__},
@@ -151,7 +155,10 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
         "dialect": facts["dialect"],
         "parser": f"{rebuilt.dataset.manifest['parser']} {rebuilt.dataset.manifest['parser_version']}",
         "detected_by": rebuilt.dataset.manifest["detected_by"],
-        "attempts": sum(attempt["resumed_after"] is not None or attempt["resumed_after_lo"] is None for attempt in facts["attempts"]) or 1,
+        "attempts": sum(
+            attempt["resumed_after"] is not None or attempt["resumed_after_lo"] is None for attempt in facts["attempts"]
+        )
+        or 1,
         "started": min(times).isoformat() if times else None,
         "ended": max(times).isoformat() if times else None,
         "steps": steps.json(),
@@ -175,7 +182,9 @@ def _most_versions(steps: Rows) -> int:
     """Largest possible number of distinct ``v_train``: a step whose version is not known may have one of its own."""
     return len(
         {
-            row["v_train_lo"] if row["v_train_lo"] is not None and row["v_train_lo"] == row["v_train_hi"] else (row["attempt"], row["step"])
+            row["v_train_lo"]
+            if row["v_train_lo"] is not None and row["v_train_lo"] == row["v_train_hi"]
+            else (row["attempt"], row["step"])
             for row in steps
         }
     )
@@ -186,7 +195,13 @@ def _bound(bound: int | None, facts: Mapping[str, Any]) -> dict[str, Any]:
     if bound is not None:
         return {"value": bound, "source": "cli", "key": None, "configured": stated["configured"], "conversion": None}
     if stated["value"] is None:
-        return {"value": None, "source": None, "key": stated["key"], "configured": stated["configured"], "conversion": stated["conversion"]}
+        return {
+            "value": None,
+            "source": None,
+            "key": stated["key"],
+            "configured": stated["configured"],
+            "conversion": stated["conversion"],
+        }
     return {
         "value": stated["value"],
         "source": "config",
@@ -206,7 +221,9 @@ def _guarantee(facts: Mapping[str, Any], bound: int | None) -> dict[str, Any]:
     return {"strict": strict, "limit": limit, "reason": reason}
 
 
-def _verdict(bound: int | None, violations: Mapping[str, Interval], openings: Openings, classes: _Classes, diagnostics: Rows) -> str:
+def _verdict(
+    bound: int | None, violations: Mapping[str, Interval], openings: Openings, classes: _Classes, diagnostics: Rows
+) -> str:
     if bound is None:
         return "no-bound"
     if any((violations[unit].lo or 0) > 0 for unit in ("tokens", "trajectories", "groups")):
@@ -236,8 +253,14 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
     members = [_member_class(row, openings.training) for row in classes.trajectories]
     largest = _largest(classes, openings)
     known = max((row["v_train_hi"] or 0 for row in classes.steps), default=0)
-    flights = [Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
-    queues = [Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
+    flights = [
+        Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
+        for row in classes.flights
+    ]
+    queues = [
+        Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
+        for row in classes.flights
+    ]
 
     def average(interval: Interval, least: int | None = 0) -> dict[str, Any]:
         # Unread tokens can pull an average anywhere from the least possible value on.
@@ -262,7 +285,11 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
 
 def _largest(classes: _Classes, openings: Openings) -> Interval:
     """Largest token staleness: reached for certain, and reachable."""
-    reached = [row["sure_lo"] for row in classes.trajectories if row["sure"] and row["sure_lo"] is not None and row["members_lo"]]
+    reached = [
+        row["sure_lo"]
+        for row in classes.trajectories
+        if row["sure"] and row["sure_lo"] is not None and row["members_lo"]
+    ]
     reached += [row["stated_max_lo"] for row in classes.steps if row["certain"] and row["stated_max_lo"] is not None]
     reached += [row["staleness_lo"] for row in classes.tokens if row["certain"] and row["tokens_lo"]]
     if not any(row["uses_hi"] is None or row["uses_hi"] > 0 for row in classes.uses):
@@ -321,13 +348,19 @@ def _coverage(classes: _Classes, trained: Interval) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- violations
 
 
-def _violations(classes: _Classes, openings: Openings, bound: int | None, per_step: Mapping[Any, Any]) -> dict[str, Interval]:
+def _violations(
+    classes: _Classes, openings: Openings, bound: int | None, per_step: Mapping[Any, Any]
+) -> dict[str, Interval]:
     if bound is None:
         return {"tokens": NOTHING, "trajectories": NOTHING, "groups": NOTHING}
     # A step whose largest staleness is stated to exceed the bound holds a violator even if none is identified.
-    stated = any(row["certain"] and row["stated_max_lo"] is not None and row["stated_max_lo"] > bound for row in classes.steps)
+    stated = any(
+        row["certain"] and row["stated_max_lo"] is not None and row["stated_max_lo"] > bound for row in classes.steps
+    )
     least = {
-        "trajectories": sum(row["members_lo"] for row in classes.trajectories if row["sure"] and (row["sure_lo"] or 0) > bound),
+        "trajectories": sum(
+            row["members_lo"] for row in classes.trajectories if row["sure"] and (row["sure_lo"] or 0) > bound
+        ),
         "groups": sum(row["members_lo"] for row in classes.groups if row["sure"] and (row["sure_lo"] or 0) > bound),
         "tokens": sum(row["violating"].lo or 0 for row in per_step.values()),
     }
@@ -354,7 +387,11 @@ def _sum_open(values: Any) -> float | None:
 
 def _violating_steps(per_step: Mapping[Any, Any]) -> Rows:
     return [
-        {"attempt": row["shown"]["attempt"], "step": row["shown"]["step"], "trajectories": row["shown"]["violations"].json()}
+        {
+            "attempt": row["shown"]["attempt"],
+            "step": row["shown"]["step"],
+            "trajectories": row["shown"]["violations"].json(),
+        }
         for row in per_step.values()
         if row["shown"]["violations"] is not None and (row["shown"]["violations"].lo or 0) > 0
     ]
@@ -363,7 +400,9 @@ def _violating_steps(per_step: Mapping[Any, Any]) -> Rows:
 # ------------------------------------------------------------------------------------------------- steps
 
 
-def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int], dict[str, Any]]:
+def _per_step(
+    classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: Openings
+) -> dict[tuple[int, int], dict[str, Any]]:
     """One entry per step that counts or may count; ``shown`` is the JSON row, the rest feeds totals and comparisons."""
     tokens_of = _grouped(classes.tokens)
     uses_of = _grouped(classes.uses)
@@ -382,14 +421,26 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
         loss = _step_tokens(step, uses)
         token_classes = [_token_class(row) for row in tokens]
         with_tokens = [row for row in uses if row["possible"]]
-        members = [Class(row["staleness_lo"] or 0, row["staleness_hi"], row["uses_lo"] if row["certain"] and row["sure"] else 0, row["uses_hi"]) for row in with_tokens]
+        members = [
+            Class(
+                row["staleness_lo"] or 0,
+                row["staleness_hi"],
+                row["uses_lo"] if row["certain"] and row["sure"] else 0,
+                row["uses_hi"],
+            )
+            for row in with_tokens
+        ]
         largest = _step_largest(step, with_tokens, tokens)
         violating = _step_violating(step, tokens, with_tokens, loss, bound)
         violations = None
         if bound is not None:
             floor = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
-            proven = sum(row["uses_lo"] for row in with_tokens if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
-            violations = Interval(max(proven, floor), _sum_open(row["uses_hi"] for row in with_tokens if _exceeds(row, bound)))
+            proven = sum(
+                row["uses_lo"] for row in with_tokens if row["certain"] and row["sure"] and row["staleness_lo"] > bound
+            )
+            violations = Interval(
+                max(proven, floor), _sum_open(row["uses_hi"] for row in with_tokens if _exceeds(row, bound))
+            )
         started, ended = step["started"], step["ended"]
         result[key] = {
             "loss": loss,
@@ -405,7 +456,9 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
                 "max": largest.open_above(openings.training),
                 "mean": Interval(0, None) if openings.training else mean(token_classes),
                 "violations": violations.open_above(openings.training) if violations is not None else None,
-                "dropped": (dropped.get(key, NOTHING) + unplaced).open_above(openings.any or "dropped" in openings.unseen),
+                "dropped": (dropped.get(key, NOTHING) + unplaced).open_above(
+                    openings.any or "dropped" in openings.unseen
+                ),
                 "waited_s": None if step["waited_us"] is None else step["waited_us"] / 1e6,
                 "duration_s": (ended - started).total_seconds() if started and ended else None,
                 "started": started.isoformat() if started else None,
@@ -500,7 +553,12 @@ def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, i
 
 
 def _reported(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]]) -> Rows:
-    rows = rebuilt.dataset.scan("reported").filter(pl.col("name").cast(pl.String).is_in(list(CANONICAL))).collect().to_dicts()
+    rows = (
+        rebuilt.dataset.scan("reported")
+        .filter(pl.col("name").cast(pl.String).is_in(list(CANONICAL)))
+        .collect()
+        .to_dicts()
+    )
     rebuilt_values = {
         key: {
             "step.trajectories": row["shown"]["trajectories"],
@@ -532,7 +590,10 @@ def _reasons(by_fate: Mapping[str, Interval], kind: str, openings: Openings) -> 
     reasons = {fate.removeprefix(f"{kind}:"): count for fate, count in by_fate.items() if fate.startswith(f"{kind}:")}
     if kind == "lost" and openings.any:
         # That nothing more is heard of them proves nothing where lines are missing.
-        reasons = {reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count for reason, count in reasons.items()}
+        reasons = {
+            reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count
+            for reason, count in reasons.items()
+        }
     if openings.undone:
         reasons = {reason: Interval(0, count.hi) for reason, count in reasons.items()}
     if openings.any or kind in openings.unseen:
@@ -552,7 +613,9 @@ def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
 
 def _trajectories(classes: _Classes, openings: Openings) -> dict[str, Any]:
     by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
-    least = by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+    least = (
+        by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+    )
     everything = Interval(least, _sum_open(row["trajectories_hi"] for row in classes.fates))
     return {
         "seen": everything.open_above(openings.any or bool(openings.unseen)),
@@ -570,13 +633,23 @@ def _tokens(classes: _Classes, openings: Openings, per_step: Mapping[Any, Any]) 
     trained = total(row["loss"] for row in per_step.values())
     candidates = [row for row in classes.fates if "trained:" in row["fates"]]
     distinct = Interval(
-        sum(row["trained_lo"] for row in candidates if len(row["fates"]) == 1), _sum_open(row["trained_hi"] for row in candidates)
+        sum(row["trained_lo"] for row in candidates if len(row["fates"]) == 1),
+        _sum_open(row["trained_hi"] for row in candidates),
     )
     if distinct.hi is None or (trained.hi is not None and trained.hi < distinct.hi):
         distinct = Interval(distinct.lo, trained.hi)
     masked = Interval(
-        sum(max(row["tokens_lo"] - row["trained_hi"], 0) for row in candidates if len(row["fates"]) == 1 and row["trained_hi"] is not None),
-        _sum_open(None if row["tokens_hi"] is None else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0) for row in candidates),
+        sum(
+            max(row["tokens_lo"] - row["trained_hi"], 0)
+            for row in candidates
+            if len(row["fates"]) == 1 and row["trained_hi"] is not None
+        ),
+        _sum_open(
+            None
+            if row["tokens_hi"] is None
+            else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0)
+            for row in candidates
+        ),
     )
     surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
     generated = Interval(sum(row["tokens_lo"] for row in surely), _sum_open(row["tokens_hi"] for row in classes.fates))
@@ -640,7 +713,13 @@ def _waste(classes: _Classes, openings: Openings, tokens: Mapping[str, Any], bou
             _sum_open(row["tokens_hi"] for row in classes.ages if row["age_hi"] is None or row["age_hi"] > bound),
         ).open_above(openings.any or bool({"dropped", "cancelled", "lost"} & openings.unseen))
         needless = Interval(
-            0 if openings.undone else sum(row["tokens_lo"] for row in classes.drops if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound),
+            0
+            if openings.undone
+            else sum(
+                row["tokens_lo"]
+                for row in classes.drops
+                if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound
+            ),
             _sum_open(row["tokens_hi"] for row in classes.drops if row["age_lo"] is None or row["age_lo"] <= bound),
         ).open_above(openings.any or "dropped" in openings.unseen)
     return {

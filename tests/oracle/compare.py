@@ -134,7 +134,7 @@ def _unequal(got: Any, true: Any) -> bool:
 
 
 def _outside(got: Any, true: Any) -> bool:
-    """A truth of None (nothing trained) says nothing that an interval could contradict except by claiming a lower end."""
+    """A truth of None (nothing trained) can only be contradicted by an interval that claims a lower end."""
     if not isinstance(got, dict):
         return got is not None and _unequal(got, true)
     if true is None:

@@ -1,11 +1,11 @@
 """The figures of the JSON document, token by token (DESIGN sections 2, 3 and 5), as a flat dictionary.
 
-Keys are paths of the document (``staleness.max``); values are exact: int, Fraction or None. Written from the design alone.
+Keys are paths of the document (``staleness.max``); values are exact: int, Fraction or None. Made from the design alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -110,9 +110,9 @@ def _staleness(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]
 
 def _fates(run: Run, lives: list[Life]) -> dict[str, Any]:
     lived: dict[str, Any] = {"seen": len(lives), "trained": 0, "pending": 0, "unknown": 0}
-    tokens: dict[str, Any] = {
-        name: 0 for name in ("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted")
-    }
+    tokens: dict[str, Any] = dict.fromkeys(
+        ("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted"), 0
+    )
     for name in TERMINAL:
         lived[name], tokens[name] = Counter(), Counter()
     for life in lives:
