@@ -92,6 +92,33 @@ class TestFates:
         assert data["diagnostics"]["items"] == []
 
 
+class TestTimes:
+    def test_who_never_finished_never_waits_for_the_trainer(self, audited: Audit) -> None:
+        # Between 10 and 20: a is made until 14 and waits until 18; b is made all the time and never waits.
+        data = audited(
+            closed(
+                tell("admitted", "a", ts=8),
+                span("a", 1, 0, ts=14),
+                tell("finished", "a", ts=14),
+                tell("admitted", "b", ts=9),
+                step(1, 0, started=10, ended=12),
+                trained("a", 2, ts=18),
+                step(2, 0, started=18, ended=20),
+            ),
+            bound=1,
+        ).data["throughput"]
+        assert data["wall_s"] == 10
+        assert data["mean_in_flight"] == pytest.approx((4 + 10) / 10)
+        assert data["mean_queued"] == pytest.approx(4 / 10)
+        assert data["trainer_busy"] == pytest.approx(4 / 10)
+
+    def test_without_a_time_for_the_end_of_generation_nothing_is_said_of_the_queue(self, audited: Audit) -> None:
+        data = audited(
+            closed(tell("admitted", "a", ts=8), trained("a", 1), step(1, 0, started=10, ended=12)), bound=1
+        ).data["throughput"]
+        assert data["mean_queued"] is None
+
+
 class TestVerdict:
     def test_if_every_token_was_masked_nothing_was_trained(self, audited: Audit) -> None:
         data = audited(closed(span("a", 3, 0), trained("a", 1, loss_tokens=0), step(1, 5)), bound=1).data
