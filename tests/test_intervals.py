@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from staleness_audit.check.checker import Gate
+from staleness_audit.check.gate import Gate
 from staleness_audit.check.intervals import Class, Interval, histogram, mean, quantile, total
 
 
