@@ -148,7 +148,7 @@ class _ZstdFile(io.RawIOBase):
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
-        self._stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
+        self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
 
     def readable(self) -> bool:
         return True
