@@ -2,13 +2,12 @@
 
 Versions. The rollout engine counts from 0 (initial weights) and is set to s + 1 after the weights of step s were
 pushed; step s (``global_step``) trains on version s: ``v_train = s``, and ``v_gen`` is the version stamped on the token,
-without conversion. The console prints step s as ``Train step s+1``. A training step is one version, however many minibatches
-it has.
+without conversion. The console prints step s as ``Train step s+1``. A step is one version, however many minibatches.
 
 Off by one: up to v2.0.0, and in the v2 controller, the stamp is taken after the answer came back, so tokens of a sample
 that lived through an update may be one version older than told; those of a request that was sent again may be one
-newer (guide section 3). ``proximal`` staleness is one lower than ours until PR #1736. ``head_version`` -1 and the tail up
-to v1.0.4 speak of the whole padded group.
+newer (guide section 3). ``proximal`` staleness is one lower than ours until PR #1736. ``head_version`` -1 and the tail
+up to v1.0.4 speak of the whole padded group.
 
 No file says which step trained a trajectory: batches are put together again from the times of starts and results
 (``replay``), checked against the sequences and tokens that the step counted.

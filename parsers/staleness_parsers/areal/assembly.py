@@ -81,7 +81,7 @@ def assemble(launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content]
 
 
 def _gap(launch: Launch, steps: Sequence[Step]) -> bool:
-    """Tell whether a step before the last has no window: it took tasks at an unknown time, so later ones are guesses."""
+    """Tell whether a step before the last has no window: it took tasks at an unknown time, so later ones are guessed."""
     numbers = [step.number for step in steps]
     return numbers != list(range(launch.start_version, launch.start_version + len(numbers)))
 

@@ -93,7 +93,8 @@ class Group:
     @property
     def newest(self) -> int:
         """Newest version of the group, as its folder and its rows tell."""
-        return max([self.rows[0]["folder"], *(row["tail"] for row in self.rows if row["tail"] is not None)])
+        tails = [int(row["tail"]) for row in self.rows if row["tail"] is not None]
+        return max([int(self.rows[0]["folder"]), *tails])
 
 
 def groups_of(rows: Iterable[Row]) -> dict[int, list[Group]]:

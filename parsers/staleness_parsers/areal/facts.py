@@ -125,7 +125,9 @@ def _configuration_findings(known: Known, sink: Sink) -> None:
         )
         sink.diagnose("warning", "quota-share", message)
     if _resumed_with_old_code(known):
-        message = "The run was resumed by code that counts accepted tasks from 0 again (up to v1.0.4): its quota is too large."
+        message = (
+            "The run was resumed by code that counts accepted tasks from 0 again (up to v1.0.4): its quota is too big."
+        )
         sink.diagnose("warning", "old-resume", message)
     if eta is None:
         sink.diagnose("warning", "config-missing", f"No config.yaml tells {KEY}; restore it, or give --bound.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 
 import orjson
@@ -14,9 +13,9 @@ import pyarrow as pa
 from staleness_audit.parser import Attempt, RunFacts, Sign, Sink, Staged
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.areal.assembly import Batches, assemble
-from staleness_parsers.areal.content import Content, Dialect, Key, assign, content_of, dialect_of, groups_of
+from staleness_parsers.areal.content import Content, Key, assign, content_of, dialect_of, groups_of
 from staleness_parsers.areal.facts import Known, facts
-from staleness_parsers.areal.launches import Launch, Row, Step, launches
+from staleness_parsers.areal.launches import Launch, Step, launches
 from staleness_parsers.areal.settings import Settings, settings_from
 from staleness_parsers.areal.tasks import Task, tasks_of
 
@@ -63,10 +62,10 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     for task in tasks:
         book.write_task(task)
     book.flush()
-    _tell(sink, rows, len(homeless), tasks, dialect, found, batches)
     known = Known(
         settings, found, tasks, batches, dialect, words, bool(rows), bool(tasks), _attempts(found), _signs(found)
     )
+    _tell(sink, known, len(homeless))
     return facts(known, sink)
 
 
@@ -164,7 +163,7 @@ class _Book:
                 "ended": step.updated,
             }
             self.add("syncs", row, step.proof, "recorded")
-        key = {"attempt": launch.number, "step": step.number}
+        key: dict[str, Any] = {"attempt": launch.number, "step": step.number}
         for name, value in step.values.items():
             if not name.startswith("timeperf/"):
                 raw = name if "/" in name and not name.startswith("version_stats/") else f"ppo_actor/{name}"
@@ -341,36 +340,25 @@ def _about(quantity: str, value: float, printed: bool) -> list[tuple[str, str, i
     return [(quantity, "ge", number - slack), (quantity, "le", number + slack)]
 
 
-def _tell(
-    sink: Sink,
-    rows: Sequence[Row],
-    homeless: int,
-    tasks: Sequence[Task],
-    dialect: Dialect,
-    found: Sequence[Launch],
-    batches: dict[int, Batches],
-) -> None:
+def _tell(sink: Sink, known: Known, homeless: int) -> None:
     """Say what could not be joined."""
-    counted = all("n_seqs" in step.values for launch in found for step in launch.steps.values())
-    if homeless and tasks:
+    counted = all("n_seqs" in step.values for launch in known.launches for step in launch.steps.values())
+    if homeless and known.traced:
         sink.diagnose(
             "warning",
             "rows-without-task",
             f"{homeless} dumped groups belong to no task of the log; restore the log from its beginning.",
-            source=rows[0]["source"],
             opens=None if counted else "training",
         )
-    if dialect.void:
+    if known.dialect.void:
         sink.diagnose(
             "warning",
             "versions-not-trustworthy",
             "The versions in the dumps mean nothing (all 0, or made up for a workflow that returns none): they are "
             "bounded by times instead.",
-            source=rows[0]["source"],
         )
-    for launch in found:
-        batch = batches[launch.number]
-        for number in islice(batch.unexplained, 20):
+    for launch in known.launches:
+        for number in known.batches[launch.number].unexplained:
             step = launch.steps[number]
             sink.diagnose(
                 "warning",

@@ -184,6 +184,6 @@ def _spans(record: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - anything JSON
     rank = rank if isinstance(rank, int) else 0
     if isinstance(name, str) and name.endswith(".prepare_batch"):
         return [{"name": name, "rank": rank}]
-    if name not in _SPANS or not all(isinstance(value, int) for value in (begin, length, step)):
+    if name not in _SPANS or not (isinstance(begin, int) and isinstance(length, int) and isinstance(step, int)):
         return []
     return [{"name": name, "step": step, "begin": begin, "end": begin + length, "rank": rank}]

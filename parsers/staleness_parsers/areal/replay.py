@@ -34,6 +34,10 @@ class Result:
     key: int
 
 
+State = tuple[int, tuple[Result, ...]]
+"""Of one rank: how many results were seen so far, and those of them not yet taken, oldest first."""
+
+
 @dataclass(frozen=True)
 class Need:
     """A step as the collector of one rank saw it: when it began and ended looking, and how many results it wanted.
@@ -55,7 +59,7 @@ class Pick:
     """
 
     members: frozenset[int]
-    state: tuple[tuple[int, tuple[Result, ...]], ...]
+    state: tuple[State, ...]
     away: int
     late: bool
 
@@ -101,7 +105,7 @@ class _Replay:
         self.check = check
 
     def run(self) -> list[Assigned]:
-        start: tuple[tuple[int, tuple[Result, ...]], ...] = tuple((0, ()) for _ in self.ranks)
+        start: tuple[State, ...] = tuple((0, ()) for _ in self.ranks)
         path: list[Pick | None] = []
         spare: list[list[Pick]] = []
         budget = BACKTRACKS
@@ -133,12 +137,10 @@ class _Replay:
             floor, budget, deepest = index + 1, BACKTRACKS, ([], [])
         return self._judge(path, start)
 
-    def _state(
-        self, path: Sequence[Pick | None], start: tuple[tuple[int, tuple[Result, ...]], ...]
-    ) -> tuple[tuple[int, tuple[Result, ...]], ...]:
+    def _state(self, path: Sequence[Pick | None], start: tuple[State, ...]) -> tuple[State, ...]:
         return next((pick.state for pick in reversed(path) if pick is not None), start)
 
-    def _sound(self, index: int, state: tuple[tuple[int, tuple[Result, ...]], ...]) -> list[Pick]:
+    def _sound(self, index: int, state: tuple[State, ...]) -> list[Pick]:
         """Ways to fill a step that no check speaks against, the expected one first."""
         unique: dict[frozenset[int], Pick] = {}
         for pick in islice(self._picks(index, state), TRIES):
@@ -146,10 +148,10 @@ class _Replay:
                 unique[pick.members] = pick
         return list(unique.values())
 
-    def _picks(self, index: int, state: tuple[tuple[int, tuple[Result, ...]], ...]) -> Iterator[Pick]:
+    def _picks(self, index: int, state: tuple[State, ...]) -> Iterator[Pick]:
         """Ways to fill a step: all ranks as expected, then one rank differently at a time."""
         options = [
-            list(islice(self._collect(rank, state[rank][0], state[rank][1], need.begin, need, need.count), TRIES))
+            list(islice(self._collect(rank, need, state[rank], need.begin, need.count), TRIES))
             for rank, need in enumerate(self.steps[index])
         ]
         if not all(options):
@@ -165,11 +167,10 @@ class _Replay:
         state = tuple(part.state[0] for part in parts)
         return Pick(members, state, max((part.away for part in parts), default=0), any(part.late for part in parts))
 
-    def _collect(
-        self, rank: int, seen: int, pool: tuple[Result, ...], at: int, need: Need, count: int
-    ) -> Iterator[Pick]:
+    def _collect(self, rank: int, need: Need, state: State, at: int, count: int) -> Iterator[Pick]:
         """One rank's ways to get ``count`` accepted results from a moment on, the expected one first."""
         results, times = self.ranks[rank], self.times[rank]
+        seen, pool = state
         least = seen + max(0, count - len(pool))
         if least > len(results):
             return
@@ -192,12 +193,12 @@ class _Replay:
             if self.once or len(kept) == count:
                 yield Pick(kept, ((upto, rest),), away, late)
                 continue
-            for more in self._collect(rank, upto, rest, looked, need, count - len(kept)):
+            for more in self._collect(rank, need, (upto, rest), looked, count - len(kept)):
                 yield Pick(kept | more.members, more.state, max(away, more.away), late or more.late)
 
     # ------------------------------------------------------------------------------------------------ how sure it is
 
-    def _judge(self, path: Sequence[Pick | None], start: tuple[tuple[int, tuple[Result, ...]], ...]) -> list[Assigned]:
+    def _judge(self, path: Sequence[Pick | None], start: tuple[State, ...]) -> list[Assigned]:
         found = [Assigned() for _ in path]
         shaken = False
         for index, pick in enumerate(path):
@@ -220,7 +221,7 @@ class _Replay:
             assigned.perhaps -= sure
         return found
 
-    def _as_likely(self, index: int, pick: Pick, state: tuple[tuple[int, tuple[Result, ...]], ...]) -> list[Pick]:
+    def _as_likely(self, index: int, pick: Pick, state: tuple[State, ...]) -> list[Pick]:
         """Other ways to fill the step that the clocks allow as well, unless the next steps refute them."""
         others = []
         for other in self._sound(index, state):
@@ -234,7 +235,7 @@ class _Replay:
                 others.append(other)
         return others
 
-    def _survives(self, index: int, state: tuple[tuple[int, tuple[Result, ...]], ...], depth: int) -> bool:
+    def _survives(self, index: int, state: tuple[State, ...], depth: int) -> bool:
         if depth == 0 or index >= len(self.steps):
             return True
         return any(self._survives(index + 1, pick.state, depth - 1) for pick in self._sound(index, state)[:2])
@@ -246,7 +247,7 @@ class _Replay:
             chosen = path[at]
             if pick is None or chosen is None:
                 return
-            both = pick.members & found[at].certain
+            both = set(pick.members) & found[at].certain
             found[at].perhaps |= (pick.members | found[at].certain) - both
             found[at].certain = both
             if self._left(pick, chosen) == self._left(chosen, pick):
