@@ -102,7 +102,7 @@ class RunFiles:
         if file.source.endswith(".gz"):
             return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
         if file.source.endswith(".zst"):
-            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)  # type: ignore[return-value]
+            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
         return raw
 
     def head(self, source: str, size: int = 4096) -> bytes:

@@ -9,12 +9,12 @@ import duckdb
 
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
-MEMORY_LIMIT = "1GB"
+MEMORY_LIMIT = "1200MB"
 
 
 def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB bounded by ``memory`` (such as ``700MB``) that spills below the folder ``spill``."""
-    config = {
+    config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory,
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",

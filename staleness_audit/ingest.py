@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -211,13 +212,17 @@ def _load_old(folder: Path, parser: Parser) -> Dataset | None:
     return old if old.manifest["identity"] == _identity(parser) else None
 
 
-@cache
 def _identity(parser: Parser) -> str:
-    """What made a part, besides its input: another parser, version, schema or code makes other parts."""
+    """Say what made a part, besides its input: another parser, version, schema or code makes other parts."""
+    code = _code_digest(type(parser).__module__)
+    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {code}"
+
+
+@cache
+def _code_digest(module: str) -> str:
     schemas = {name: [str(column) for column in schema] for name, schema in SCHEMAS.items()}
-    code = sorted(_sources_of(type(parser).__module__) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
-    digest = _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])
-    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {digest[:8]}"
+    code = sorted(_sources_of(module) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
+    return _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])[:8]
 
 
 def _sources_of(module: str) -> set[Path]:
@@ -441,6 +446,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -76,8 +76,11 @@ class Sign:
 class Attempt:
     """One launch of the training process. It continued after step ``resumed_after`` (None = started afresh).
 
-    The framework's step numbers. Where only a range is known, ``resumed_after`` is its upper and
-    ``resumed_after_lo`` its lower end; steps between the two are superseded only possibly.
+    The framework's step numbers; -1 (or the number before the first step) = it began the same run anew, so that all
+    earlier steps are superseded; None also for a run of its own in the same folder, which supersedes nothing. Where only
+    a range is known, ``resumed_after`` is its upper and ``resumed_after_lo`` its lower end; steps between the two are
+    superseded only possibly. With ``resumed_after_lo`` alone the attempt itself is only possible: a launch of which the
+    logs lost the record.
     """
 
     attempt: int
@@ -122,8 +125,11 @@ class RunFacts:
 
     ``unit``: what one version counts, in the framework's words (DESIGN section 2). ``unseen``: classes of fates that
     this run's logs cannot show at all (``dropped``, ``cancelled``, ``lost``, ``pending``): their upper ends stay open.
+    ``undone``: lines are missing that may have undone any recorded fate, or told that a trajectory was for evaluation,
+    so that only training proves anything about a trajectory.
     ``groups_per_step``: B in groups, for ``stoppable_at`` L1. ``replay``: whether a trajectory can be trained in more
-    than one step, so that a use without identity need not be a trajectory of its own.
+    than one step, so that a use without identity need not be a trajectory of its own. ``ascending``: whether no token of
+    a trajectory is made by older weights than an earlier token of it, whichever engine makes it.
     """
 
     framework: str
@@ -136,9 +142,11 @@ class RunFacts:
     attempts: Sequence[Attempt] = (Attempt(0),)
     signs: Sequence[Sign] = ()
     unseen: frozenset[str] = frozenset()
+    undone: bool = False
     hints: Sequence[Hint] = ()
     groups_per_step: int | None = None
     replay: bool = False
+    ascending: bool = False
 
 
 class Sink(Protocol):

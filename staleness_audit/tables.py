@@ -201,9 +201,9 @@ Beyond DESIGN: ``spans.loss_tokens_lo/hi`` (the mask as the log gives it with th
 PARSER_TABLES: Final = tuple(name for name in SCHEMAS if name not in {"sources", "diagnostics"})
 """Tables a parser writes rows to; ``sources`` is written by ingestion, ``diagnostics`` through ``Sink.diagnose``."""
 
-QUANTITIES: Final = ("trajectories", "loss_tokens", "staleness_max")
-"""Quantities a ``constraints`` row may speak of: distinct trajectories and loss tokens of one step, and the largest
-token staleness in it. Rows with another quantity are kept and shown but not used."""
+QUANTITIES: Final = ("trajectories", "loss_tokens", "staleness_max", "staleness_min")
+"""Quantities a ``constraints`` row may speak of: distinct trajectories and loss tokens of one step, and the largest and
+smallest token staleness in it. Rows with another quantity are kept and shown but not used."""
 
 
 def duckdb_type(arrow: pa.DataType) -> str:

@@ -173,7 +173,7 @@ class EventsParser:
                 headers.append((file, header))
         _report_repeats(run, files, sink)
         _check_numbering(staged, headers, files, sink)
-        return _facts(staged, headers, sink)
+        return _facts(staged, headers, len(files), sink)
 
 
 PARSER = EventsParser()
@@ -279,10 +279,13 @@ def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
 def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
     """Leave in ``events_`` what can be used: known kinds with their ids, sane versions and counts, each number once."""
     known = ", ".join(f"'{kind}'" for kind in _KINDS)
+    lifecycle = ", ".join(f"'{kind}'" for kind in _LIFECYCLE)
     bad = f"""
         CASE WHEN kind IS NULL THEN 'it has no kind'
              WHEN kind NOT IN ({known}) THEN 'unknown-kind'
              WHEN kind IN ('span', 'trained') AND trajectory_id IS NULL THEN 'it has no trajectory_id'
+             WHEN kind IN ({lifecycle}) AND trajectory_id IS NULL AND group_id IS NULL
+                  THEN 'it names no trajectory and no group'
              WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
              WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
              WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
@@ -361,16 +364,24 @@ def _drop_repeated(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
 def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     sink.write(
         "numbering",
-        connection.execute(
+        connection.sql(
             "SELECT getvariable('source') AS source, min(line) AS first_line, max(line) AS last_line, "
             "min(n) AS n_min, max(n) AS n_max, count(n) AS numbers, "
             "count(*) FILTER (n IS NULL) AS unnumbered, max(n) FILTER (kind = 'end') AS n_end "
             "FROM events_"
         ).to_arrow_table(),
     )
+    # Only a piece with holes in it can lie between the lines of another; its numbers are kept one by one.
+    sink.write(
+        "loose_numbers",
+        connection.sql(
+            "SELECT getvariable('source') AS source, line, n FROM events_ WHERE n IS NOT NULL "
+            "AND (SELECT max(n) - min(n) + 1 > count(n) FROM events_)"
+        ).to_arrow_table(),
+    )
     sink.write(
         "attempt_steps",
-        connection.execute(
+        connection.sql(
             "SELECT coalesce(attempt, getvariable('attempt'))::INTEGER AS attempt, min(step)::INTEGER AS first_step, "
             "min(coalesce(started, ended, ts)) AS started, max(coalesce(ended, ts)) AS ended "
             "FROM events_ WHERE kind IN ('step', 'trained') GROUP BY 1"
@@ -387,6 +398,8 @@ def _time(name: str) -> str:
     return f"make_timestamptz(CAST(round({name} * 1e6) AS BIGINT))"
 
 
+# A line that states a multiplicity speaks of a class of trajectories without names of their own.
+_CLASS = "(coalesce(multiplicity, multiplicity_lo, multiplicity_hi) IS NOT NULL)"
 _TS, _STARTED, _ENDED = (f"{_time(name)} AS {name}" for name in _TIMES)
 
 
@@ -398,11 +411,11 @@ _QUERIES = (
     (
         "trajectories",
         # An id that no line describes needs no row: the core takes it for one trajectory of the policy.
-        f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, false AS anonymous,
-                   coalesce(multiplicity, multiplicity_lo, 1) AS multiplicity_lo,
-                   coalesce(multiplicity, multiplicity_hi, 1) AS multiplicity_hi, prompt_tokens, {_PLACE}
+        f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, {_CLASS} AS anonymous,
+                   coalesce(multiplicity, multiplicity_lo, CASE WHEN {_CLASS} THEN 0 ELSE 1 END) AS multiplicity_lo,
+                   coalesce(multiplicity, multiplicity_hi, CASE WHEN NOT {_CLASS} THEN 1 END) AS multiplicity_hi, prompt_tokens, {_PLACE}
             FROM events_ WHERE trajectory_id IS NOT NULL
-              AND (kind = 'admitted' OR group_id IS NOT NULL OR role IS NOT NULL OR prompt_tokens IS NOT NULL)""",
+              AND (kind = 'admitted' OR group_id IS NOT NULL OR role IS NOT NULL OR prompt_tokens IS NOT NULL OR {_CLASS})""",
     ),
     (
         "spans",
@@ -452,7 +465,7 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
     A version that returns makes a new span. With ``loss_tokens`` given, only their number over all runs is known, so it
     is an interval on each run and exact in the constraint that the trajectory's use carries.
     """
-    rows = connection.execute(
+    rows = connection.sql(
         f"SELECT trajectory_id, n, versions, loss_tokens, {_ENDED}, {_TS}, worker, line "
         "FROM events_ WHERE kind = 'span' AND versions IS NOT NULL AND len(versions) > 0"
     ).to_arrow_table()
@@ -531,19 +544,36 @@ def _check_numbering(
     """Every writer's lines must be numbered without gaps from 1 (or 0) to the number of its end line."""
     if not staged.has("numbering"):
         return
-    writers = {file.source: str(header.get("writer") or file.source) for file, header in headers}
+    # A writer may start counting anew in every attempt.
+    writers = {
+        file.source: f"{header['writer']} of attempt {_whole(header.get('attempt')) or 0}"
+        for file, header in headers
+        if header.get("writer")
+    }
     pieces = staged.scan("numbering").sort("source", "first_line").collect()
     for (writer,), own in pieces.with_columns(
         pl.col("source").replace_strict(writers, default=pl.col("source")).alias("writer")
     ).group_by("writer", maintain_order=True):
         ranges = own.filter(pl.col("n_min").is_not_null()).sort("n_min")
         source, last_line = own["source"][-1], own["last_line"].max()
-        if (ranges["n_min"] <= ranges["n_max"].shift(1)).any():
+        if (ranges["n_min"] <= ranges["n_max"].shift(1)).any() and (repeat := _first_repeat(staged, ranges)):
             raise AuditError(
-                f"{source}: lines of writer {writer} overlap or are out of order across more than one piece of the log; "
-                "sort its lines by n and remove repeated ones."
+                f"{source}: line number n = {repeat} of writer {writer} occurs in more than one file or far apart in one; "
+                "remove the copy (or give each writer a name of its own)."
             )
         _diagnose_numbering(str(writer), str(source), last_line, own, sink)
+
+
+def _first_repeat(staged: Staged, ranges: pl.DataFrame) -> int | None:
+    """Return a number that occurs in two of the pieces whose ranges overlap, if any does."""
+    whole = ranges.filter(pl.col("n_max") - pl.col("n_min") + 1 == pl.col("numbers"))
+    numbers = [pl.int_ranges(pl.col("n_min").cast(pl.Int64), pl.col("n_max").cast(pl.Int64) + 1).alias("n")]
+    every = whole.select(numbers).explode("n")
+    if whole.height < ranges.height:
+        loose = staged.scan("loose_numbers").filter(pl.col("source").is_in(ranges["source"].unique().to_list()))
+        every = pl.concat([every, loose.select(pl.col("n").cast(pl.Int64)).collect()])
+    repeated = every.filter(pl.col("n").is_duplicated())["n"]
+    return None if repeated.is_empty() else int(repeated.min())  # type: ignore[arg-type]
 
 
 def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFrame, sink: Sink) -> None:
@@ -570,7 +600,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
             opens="training",
         )
     end = own["n_end"].max()
-    if end is None or end < own["n_max"].max():
+    if end is None or end < own["n_max"].max():  # type: ignore[operator]
         sink.diagnose(
             "warning",
             "no-end-line",
@@ -581,7 +611,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
         )
 
 
-def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> RunFacts:
+def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
     first = headers[0][1] if headers else {}
     bounds = {header["bound"] for _, header in headers if _whole(header.get("bound")) is not None}
     if len(bounds) > 1:
@@ -589,7 +619,11 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: 
     bound = min(bounds, default=None)
     framework = str(first.get("framework") or "events")
     config = first.get("config") if isinstance(first.get("config"), dict) else {}
-    attempts = _attempts(staged, headers)
+    whole = len(headers) == files and _intact(staged)
+    attempts = _attempts(staged, headers, whole)
+    if len(headers) < files:
+        # The file may be that of another attempt, which would have rolled back any step.
+        attempts.append(Attempt(max(attempt.attempt for attempt in attempts) + 1, None, -1))
     return RunFacts(
         framework=framework,
         unit=str(first.get("unit") or "training steps"),
@@ -599,13 +633,14 @@ def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: 
         guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
         attempts=attempts,
         signs=_signs(staged),
+        undone=not whole,
         hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')] if bound is None else [],
         groups_per_step=_whole(first.get("groups_per_step")),
         replay=True,
     )
 
 
-def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> list[Attempt]:
+def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], whole: bool) -> list[Attempt]:
     """Attempts by the headers (``attempt``, ``resumed_after``), else by the first step that each one is seen to take."""
     stated = {
         attempt: _whole(header.get("resumed_after"))
@@ -625,7 +660,7 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
         certain = resumed
         if resumed is None and number > 0 and first_step is not None:
             # The first step seen proves that the attempt resumed before it, however many lines are missing.
-            resumed, certain = first_step - 1, (first_step - 1 if _intact(staged) else -1)
+            resumed, certain = first_step - 1, (first_step - 1 if whole else -1)
         attempts.append(
             Attempt(number, resumed, certain if certain != resumed else None, _moment(started), _moment(ended))
         )
@@ -634,6 +669,8 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
 
 def _intact(staged: Staged) -> bool:
     """Whether no line is missing anywhere, so that the first step seen of an attempt is its first step."""
+    if not staged.has("numbering"):
+        return True
     pieces = staged.scan("numbering").collect()
     per_file = pieces.group_by("source").agg(
         pl.col("n_min").min(), pl.col("n_max").max(), pl.col("n_end").max(), pl.col("numbers").sum()

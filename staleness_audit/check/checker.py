@@ -6,9 +6,10 @@ counts for certain and an upper end from what may count; what went unread opens 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal
 
 import polars as pl
@@ -90,7 +91,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     gate = gate or Gate()
     classes = _Classes(rebuilt)
     diagnostics = read_diagnostics(rebuilt)
-    openings = read_openings(diagnostics, facts["unseen"])
+    openings = read_openings(diagnostics, facts)
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = _per_step(classes, limit, rebuilt, openings)
@@ -141,8 +142,8 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     timed = [row for row in classes.steps if row["ended"] is not None or row["started"] is not None]
     times = [moment for row in timed for moment in (row["started"], row["ended"]) if moment is not None]
     starts = sorted(row["started"] for row in certain if row["started"] is not None)
-    durations = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
-    steps = Interval(_distinct_versions(certain), _distinct_versions(possible)).open_above(openings.training)
+    durations = [later - earlier for earlier, later in pairwise(starts)]
+    steps = Interval(_fewest_versions(certain), _most_versions(possible)).open_above(openings.training)
     return {
         "path": rebuilt.dataset.manifest["run"],
         "framework": facts["framework"],
@@ -150,7 +151,7 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
         "dialect": facts["dialect"],
         "parser": f"{rebuilt.dataset.manifest['parser']} {rebuilt.dataset.manifest['parser_version']}",
         "detected_by": rebuilt.dataset.manifest["detected_by"],
-        "attempts": len(facts["attempts"]) or 1,
+        "attempts": sum(attempt["resumed_after"] is not None or attempt["resumed_after_lo"] is None for attempt in facts["attempts"]) or 1,
         "started": min(times).isoformat() if times else None,
         "ended": max(times).isoformat() if times else None,
         "steps": steps.json(),
@@ -158,8 +159,20 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     }
 
 
-def _distinct_versions(steps: Rows) -> int:
-    """Number of distinct ``v_train``; a step whose version is not known stands for one of its own."""
+def _fewest_versions(steps: Rows) -> int:
+    """Smallest possible number of distinct ``v_train``: as few versions as can lie in all the steps' intervals."""
+    count, last = 0, -1.0
+    for low, high in sorted(
+        ((row["v_train_lo"] or 0, math.inf if row["v_train_hi"] is None else row["v_train_hi"]) for row in steps),
+        key=lambda ends: ends[1],
+    ):
+        if low > last:
+            count, last = count + 1, high
+    return count
+
+
+def _most_versions(steps: Rows) -> int:
+    """Largest possible number of distinct ``v_train``: a step whose version is not known may have one of its own."""
     return len(
         {
             row["v_train_lo"] if row["v_train_lo"] is not None and row["v_train_lo"] == row["v_train_hi"] else (row["attempt"], row["step"])
@@ -211,15 +224,18 @@ def _token_class(row: Mapping[str, Any]) -> Class:
     return Class(row["staleness_lo"], row["staleness_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
 
 
-def _member_class(row: Mapping[str, Any]) -> Class:
+def _member_class(row: Mapping[str, Any], lost: bool) -> Class:
+    """Members by their largest staleness. ``lost``: unread lines may hold older tokens of any of them."""
     low = row["sure_lo"] if row["sure"] and row["sure_lo"] is not None else row["staleness_lo"]
-    return Class(low or 0, row["staleness_hi"], row["members_lo"] if row["sure"] else 0, row["members_hi"])
+    high = None if lost else row["staleness_hi"]
+    return Class(low or 0, high, row["members_lo"] if row["sure"] else 0, row["members_hi"])
 
 
 def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) -> dict[str, Any]:
     tokens = [_token_class(row) for row in classes.tokens]
-    members = [_member_class(row) for row in classes.trajectories]
+    members = [_member_class(row, openings.training) for row in classes.trajectories]
     largest = _largest(classes, openings)
+    known = max((row["v_train_hi"] or 0 for row in classes.steps), default=0)
     flights = [Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
     queues = [Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
 
@@ -239,8 +255,8 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
         "in_flight_mean": average(mean(flights), None),
         "in_queue_mean": average(mean(queues)),
         "optimizer_steps": _optimizer_steps(classes, openings),
-        "token_histogram": histogram(tokens, "tokens", openings.training),
-        "trajectory_histogram": histogram(members, "trajectories", openings.training),
+        "token_histogram": histogram(tokens, "tokens", openings.training, known),
+        "trajectory_histogram": histogram(members, "trajectories", openings.training, known),
     }
 
 
@@ -351,7 +367,8 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
     """One entry per step that counts or may count; ``shown`` is the JSON row, the rest feeds totals and comparisons."""
     tokens_of = _grouped(classes.tokens)
     uses_of = _grouped(classes.uses)
-    dropped = _dropped_per_step(rebuilt)
+    dropped = _dropped_per_step(rebuilt, openings)
+    unplaced = dropped.pop(None, NOTHING)
     result = {}
     for step in classes.steps:
         key = (step["attempt"], step["step"])
@@ -360,18 +377,18 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
         tokens, uses = tokens_of.get(key, []), uses_of.get(key, [])
         sure = step["certain"]
         trajectories = Interval(
-            sum(row["uses_lo"] for row in uses) if sure else 0, _sum_open(row["uses_hi"] for row in uses)
+            sum(row["uses_lo"] for row in uses if row["certain"]), _sum_open(row["uses_hi"] for row in uses)
         )
         loss = _step_tokens(step, uses)
         token_classes = [_token_class(row) for row in tokens]
         with_tokens = [row for row in uses if row["possible"]]
-        members = [Class(row["staleness_lo"] or 0, row["staleness_hi"], row["uses_lo"] if sure and row["sure"] else 0, row["uses_hi"]) for row in with_tokens]
+        members = [Class(row["staleness_lo"] or 0, row["staleness_hi"], row["uses_lo"] if row["certain"] and row["sure"] else 0, row["uses_hi"]) for row in with_tokens]
         largest = _step_largest(step, with_tokens, tokens)
         violating = _step_violating(step, tokens, with_tokens, loss, bound)
         violations = None
         if bound is not None:
             floor = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
-            proven = sum(row["uses_lo"] for row in with_tokens if sure and row["sure"] and row["staleness_lo"] > bound)
+            proven = sum(row["uses_lo"] for row in with_tokens if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
             violations = Interval(max(proven, floor), _sum_open(row["uses_hi"] for row in with_tokens if _exceeds(row, bound)))
         started, ended = step["started"], step["ended"]
         result[key] = {
@@ -388,7 +405,7 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
                 "max": largest.open_above(openings.training),
                 "mean": Interval(0, None) if openings.training else mean(token_classes),
                 "violations": violations.open_above(openings.training) if violations is not None else None,
-                "dropped": dropped.get(key, NOTHING).open_above(openings.any or "dropped" in openings.unseen),
+                "dropped": (dropped.get(key, NOTHING) + unplaced).open_above(openings.any or "dropped" in openings.unseen),
                 "waited_s": None if step["waited_us"] is None else step["waited_us"] / 1e6,
                 "duration_s": (ended - started).total_seconds() if started and ended else None,
                 "started": started.isoformat() if started else None,
@@ -406,7 +423,9 @@ def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
 
 def _step_tokens(step: Mapping[str, Any], uses: Rows) -> Interval:
     """Loss tokens of a step: what its uses add up to, narrowed by what the log states of the step."""
-    least = max(sum(row["loss_lo"] for row in uses), step["stated_loss_lo"] or 0) if step["certain"] else 0
+    least = sum(row["loss_lo"] for row in uses if row["certain"])
+    if step["certain"]:
+        least = max(least, step["stated_loss_lo"] or 0)
     sums = _sum_open(row["loss_hi"] for row in uses)
     stated = step["stated_loss_hi"]
     most = stated if sums is None else (sums if stated is None else min(sums, stated))
@@ -418,8 +437,8 @@ def _step_tokens(step: Mapping[str, Any], uses: Rows) -> Interval:
 def _step_largest(step: Mapping[str, Any], uses: Rows, tokens: Rows) -> Interval:
     if not uses:
         return UNKNOWN
-    reached = [row["staleness_lo"] for row in uses if row["sure"] and row["uses_lo"]]
-    reached += [row["staleness_lo"] for row in tokens if row["tokens_lo"]]
+    reached = [row["staleness_lo"] for row in uses if row["certain"] and row["sure"] and row["uses_lo"]]
+    reached += [row["staleness_lo"] for row in tokens if row["certain"] and row["tokens_lo"]]
     least = max([*reached, step["stated_max_lo"] or 0, 0])
     highs = [row["staleness_hi"] for row in uses]
     most = None if None in highs else max(highs)
@@ -433,9 +452,9 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     if bound is None:
         return NOTHING
     sure = step["certain"]
-    least = sum(row["tokens_lo"] for row in tokens if sure and row["staleness_lo"] > bound)
+    least = sum(row["tokens_lo"] for row in tokens if row["certain"] and row["staleness_lo"] > bound)
     # A trajectory proven to violate has at least one violating token, even if it is not known which.
-    proven = sum(row["uses_lo"] for row in uses if sure and row["sure"] and row["staleness_lo"] > bound)
+    proven = sum(row["uses_lo"] for row in uses if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
     stated = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
     most = _sum_open(row["tokens_hi"] for row in tokens if _exceeds(row, bound))
     clean = sum(row["tokens_lo"] for row in tokens if row["staleness_hi"] is not None and row["staleness_hi"] <= bound)
@@ -447,15 +466,37 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     return Interval(least, None if most is None else max(most, least))
 
 
-def _dropped_per_step(rebuilt: Rebuilt) -> dict[tuple[int, int], Interval]:
+def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int] | None, Interval]:
+    """Trajectories dropped while each step was being collected; under None those that any step may have seen."""
+    step, certain = ["fate_attempt", "fate_step"], pl.col("fates").str.starts_with("dropped:")
     rows = (
-        rebuilt.dataset.scan("events")
-        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") != "inferred"))
-        .group_by(pl.col("attempt").fill_null(0), "step")
-        .agg(pl.col("multiplicity").fill_null(1).sum().alias("dropped"))
+        pl.scan_parquet(rebuilt.part("trajectory_lives"))
+        .filter(pl.col("fates").str.contains("dropped:", literal=True))
+        .group_by(step)
+        .agg(
+            pl.col("multiplicity_lo").filter(certain & ~pl.col("fates").str.contains("\x1f", literal=True)).sum(),
+            pl.col("multiplicity_hi").sum(),
+            pl.col("multiplicity_hi").is_null().any().alias("open"),
+        )
         .collect()
     )
-    return {(row["attempt"], row["step"]): Interval.exact(row["dropped"]) for row in rows.to_dicts()}
+    counts: dict[tuple[int, int] | None, Interval] = {}
+    for attempt, number, low, high, endless in rows.iter_rows():
+        most = None if endless else high
+        if number is None:
+            counts[None] = counts.get(None, NOTHING) + Interval(0, most)
+        else:
+            counts[attempt, number] = Interval(0 if openings.undone else low, most)
+    possible = (
+        rebuilt.dataset.scan("events")
+        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") == "inferred"))
+        .group_by(pl.col("attempt").fill_null(0), "step")
+        .agg(pl.col("multiplicity").fill_null(1).sum())
+        .collect()
+    )
+    for attempt, number, some in possible.iter_rows():
+        counts[attempt, number] = counts.get((attempt, number), NOTHING) + Interval(0, some)
+    return counts
 
 
 def _reported(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]]) -> Rows:
@@ -492,6 +533,8 @@ def _reasons(by_fate: Mapping[str, Interval], kind: str, openings: Openings) -> 
     if kind == "lost" and openings.any:
         # That nothing more is heard of them proves nothing where lines are missing.
         reasons = {reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count for reason, count in reasons.items()}
+    if openings.undone:
+        reasons = {reason: Interval(0, count.hi) for reason, count in reasons.items()}
     if openings.any or kind in openings.unseen:
         reasons = {reason: count.open_above(openings.any) for reason, count in reasons.items()}
         reasons["unknown"] = reasons.get("unknown", NOTHING).open_above()
@@ -509,7 +552,8 @@ def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
 
 def _trajectories(classes: _Classes, openings: Openings) -> dict[str, Any]:
     by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
-    everything = Interval(sum(row["trajectories_lo"] for row in classes.fates), _sum_open(row["trajectories_hi"] for row in classes.fates))
+    least = by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+    everything = Interval(least, _sum_open(row["trajectories_hi"] for row in classes.fates))
     return {
         "seen": everything.open_above(openings.any or bool(openings.unseen)),
         "trained": by_fate.get("trained:", NOTHING).open_above(openings.training),
@@ -534,7 +578,8 @@ def _tokens(classes: _Classes, openings: Openings, per_step: Mapping[Any, Any]) 
         sum(max(row["tokens_lo"] - row["trained_hi"], 0) for row in candidates if len(row["fates"]) == 1 and row["trained_hi"] is not None),
         _sum_open(None if row["tokens_hi"] is None else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0) for row in candidates),
     )
-    generated = Interval(sum(row["tokens_lo"] for row in classes.fates), _sum_open(row["tokens_hi"] for row in classes.fates))
+    surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
+    generated = Interval(sum(row["tokens_lo"] for row in surely), _sum_open(row["tokens_hi"] for row in classes.fates))
     return {
         "generated": generated.open_above(openings.any or bool(openings.unseen)),
         "trained": trained.open_above(openings.training),
@@ -591,11 +636,11 @@ def _waste(classes: _Classes, openings: Openings, tokens: Mapping[str, Any], bou
     doomed = needless = None
     if bound is not None:
         doomed = Interval(
-            sum(row["tokens_lo"] for row in classes.ages if row["age_lo"] > bound),
+            0 if openings.undone else sum(row["tokens_lo"] for row in classes.ages if row["age_lo"] > bound),
             _sum_open(row["tokens_hi"] for row in classes.ages if row["age_hi"] is None or row["age_hi"] > bound),
         ).open_above(openings.any or bool({"dropped", "cancelled", "lost"} & openings.unseen))
         needless = Interval(
-            sum(row["tokens_lo"] for row in classes.drops if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound),
+            0 if openings.undone else sum(row["tokens_lo"] for row in classes.drops if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound),
             _sum_open(row["tokens_hi"] for row in classes.drops if row["age_lo"] is None or row["age_lo"] <= bound),
         ).open_above(openings.any or "dropped" in openings.unseen)
     return {
@@ -614,8 +659,8 @@ def _length_bias(lengths: pl.DataFrame, openings: Openings) -> dict[str, Any]:
     finished, trained = int(lengths["finished"].sum()), int(lengths["trained"].sum())
     if not trained:
         return unknown
-    mean_finished = (lengths["tokens"] * lengths["finished"]).sum() / finished
-    mean_trained = (lengths["tokens"] * lengths["trained"]).sum() / trained
+    mean_finished = float((lengths["tokens"] * lengths["finished"]).sum()) / finished
+    mean_trained = float((lengths["tokens"] * lengths["trained"]).sum()) / trained
     by_length = lengths.sort("tokens").with_columns(
         (pl.col("finished").cum_sum() / finished).alias("f"), (pl.col("trained").cum_sum() / trained).alias("g")
     )

@@ -33,7 +33,7 @@ def health(signs: Sequence[Mapping[str, Any]], durations: Sequence[timedelta], l
         return verdict
     since, sign = max(waiting, key=lambda pair: pair[0])
     idle_from = progress if progress is not None else min(times)
-    if (progress is None or since >= progress) and last - idle_from >= STUCK_STEPS * median(durations):
+    if (progress is None or since >= progress) and (last - idle_from).total_seconds() >= STUCK_STEPS * median(step.total_seconds() for step in durations):
         return {"state": "stuck", "since": idle_from.isoformat(), "waiting_for": sign["what"]}
     return verdict
 

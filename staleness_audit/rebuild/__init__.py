@@ -32,7 +32,7 @@ STEP_RANGE = (-(2**31), 2**31 - 1)
 class Module:
     """One SQL file: its product, what a row is, its columns, and the query.
 
-    ``view``: evaluated wherever it is used instead of once.
+    ``view``: evaluated wherever it is used instead of once. ``lens``: a view for readers over what is published.
     """
 
     product: str
@@ -41,11 +41,12 @@ class Module:
     columns: tuple[tuple[str, str], ...]
     published: bool
     view: bool
+    lens: bool
     sql: str
 
     def create(self) -> str:
         """SQL that makes the product."""
-        return f"CREATE TEMP {'VIEW' if self.view else 'TABLE'} {self.product} AS {self.sql}"
+        return f"CREATE TEMP {'VIEW' if self.view or self.lens else 'TABLE'} {self.product} AS {self.sql}"
 
 
 @cache
@@ -66,7 +67,16 @@ def _parse(text: str) -> Module:
             break
         columns += [(name.strip(), entry[2] or "") for name in entry[1].split(",")]
     sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
-    return Module(fields["Product"], fields["Grain"], sources, tuple(columns), fields.get("Publish") == "yes", fields.get("Kind") == "view", text)
+    return Module(
+        product=fields["Product"],
+        grain=fields["Grain"],
+        sources=sources,
+        columns=tuple(columns),
+        published=fields.get("Publish") == "yes",
+        view=fields.get("Kind") == "view",
+        lens=fields.get("Kind") == "lens",
+        sql=text,
+    )
 
 
 def _last_used_by(index: int) -> list[str]:
@@ -77,7 +87,7 @@ def _last_used_by(index: int) -> list[str]:
     for at, module in enumerate(known):
         for source in (module.product, *module.sources, *(name for view in module.sources for name in views.get(view, ()))):
             last[source] = at
-    return [module.product for module in known if not module.view and last[module.product] == index]
+    return [module.product for module in known if not (module.view or module.lens) and last[module.product] == index]
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,7 @@ class Rebuilt:
         """Open a DuckDB connection with views of all event tables and published products."""
         connection = self.dataset.connect()
         for module in modules():
-            if module.published and module.view:
+            if module.lens:
                 connection.execute(module.create())
             elif module.published:
                 create_view(connection, module.product, [self.part(module.product)])
@@ -131,7 +141,7 @@ def rebuild(
             if progress:
                 progress(index, len(modules()), module.product)
             connection.execute(module.create())
-            if module.published and not module.view:
+            if module.published and not module.lens:
                 target = literal(str(aside / f"{module.product}.parquet"))
                 connection.execute(f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
             for product in _last_used_by(index):
@@ -157,7 +167,7 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
                 f'CREATE TEMP TABLE {table} AS SELECT * FROM memory.main."{table}" WHERE trajectory_id IN (SELECT trajectory_id FROM wanted)'
             )
         for module in modules():
-            if module.product.endswith("_lives") or module.view or not module.published or module.product == "members":
+            if module.product.endswith("_lives") or module.view or module.lens or not module.published:
                 connection.execute(module.create())
         yield connection
 
@@ -165,7 +175,7 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
 def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
     """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
     connection.register("attempts", _attempts(dataset))
-    connection.register("facts", pa.table({"replay": [bool(dataset.facts.get("replay", False))]}))
+    connection.register("facts", pa.table({name: [bool(dataset.facts.get(name, False))] for name in ("replay", "ascending")}))
     connection.execute(f"SET VARIABLE first_step = {int(first)}::BIGINT")
     connection.execute(f"SET VARIABLE last_step = {int(last)}::BIGINT")
 

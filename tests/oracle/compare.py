@@ -49,7 +49,8 @@ def escapes(document: dict[str, Any], truth: dict[str, Any]) -> list[str]:
     for path, value in truth.items():
         got = at(document, path)
         if path == "verdict":
-            if (got, value) in {("pass", "fail"), ("fail", "pass"), ("pass", "inconclusive"), ("fail", "inconclusive")}:
+            # If it is not known whether any token was trained, "every trained token is clean" may hold of none.
+            if (got, value) in {("pass", "fail"), ("fail", "pass"), ("fail", "inconclusive")}:
                 found.append(f"verdict: {got}, truth {value}")
         elif path == "per_step":
             found += _step_differences(got, value, _outside, partial=True)
@@ -140,3 +141,21 @@ def _outside(got: Any, true: Any) -> bool:
     if low is not None and float(true) < float(low) and not _close(low, true):
         return True
     return high is not None and float(true) > float(high) and not _close(high, true)
+
+
+def unaccounted(document: dict[str, Any]) -> list[str]:
+    """Parts of the generated tokens and of the trajectories seen that cannot add up to all of them."""
+    found = []
+    tokens, lived = document["tokens"], document["trajectories"]
+    for what, block, whole, parts in (
+        ("tokens", tokens, "generated", ("trained_distinct", "masked", "pending", "unaccounted")),
+        ("trajectories", lived, "seen", ("trained", "pending", "unknown")),
+    ):
+        counts = [block[part] for part in parts] + [count for kind in CLASSES for count in block[kind].values()]
+        low, high = sum(count["lo"] for count in counts), [count["hi"] for count in counts]
+        top = None if None in high else sum(high)
+        if block[whole]["hi"] is not None and low > block[whole]["hi"]:
+            found.append(f"{what}: parts are at least {low}, {whole} is {block[whole]}")
+        if top is not None and top < block[whole]["lo"]:
+            found.append(f"{what}: parts are at most {top}, {whole} is {block[whole]}")
+    return found

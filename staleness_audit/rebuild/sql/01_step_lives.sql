@@ -9,11 +9,12 @@
 --   started, ended           times
 --   waited_us                how long the trainer waited for data before it, in microseconds
 --   updates                  optimizer steps inside it
---   certain                  it completed and no later attempt can have rolled it back
---   possible                 it may count: not known to be incomplete or rolled back
+--   certain                  it completed, no later attempt can have rolled it back, and it is among the steps asked for
+--   possible                 it may count: among the steps asked for, and not known to be incomplete or rolled back
 --   rolled_back              a later attempt resumed before it
 --   stated_lo, stated_hi     trajectories the log says it trained (null = not said)
 --   stated_loss_lo, stated_loss_hi       loss tokens the log says it trained
+--   stated_min_lo                        staleness that the log says no token of it is below
 --   stated_max_lo, stated_max_hi         largest token staleness the log proves for it
 WITH merged AS (
     SELECT
@@ -46,7 +47,8 @@ stated AS (
         max(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'ge'))::BIGINT AS stated_loss_lo,
         min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le'))::BIGINT AS stated_loss_hi,
         max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge'))::INTEGER AS stated_max_lo,
-        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi
+        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi,
+        max(value) FILTER (quantity = 'staleness_min' AND op IN ('eq', 'ge'))::INTEGER AS stated_min_lo
     FROM constraints
     GROUP BY ALL
 ),
@@ -58,14 +60,15 @@ judged AS (
         ) AS rolled_back,
         EXISTS (
             SELECT 1 FROM attempts AS later WHERE later.attempt > merged.attempt AND later.resumed_after_lo < merged.step
-        ) AS perhaps_rolled_back
+        ) AS perhaps_rolled_back,
+        merged.step BETWEEN getvariable('first_step') AND getvariable('last_step') AS wanted
     FROM merged
 )
 SELECT
     row_number() OVER (ORDER BY attempt, step)::INTEGER AS step_key,
     attempt, step, v_train_lo, v_train_hi, started, ended, waited_us, updates,
-    coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AS certain,
-    coalesce(completed, true) AND NOT rolled_back AS possible,
+    coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AND wanted AS certain,
+    coalesce(completed, true) AND NOT rolled_back AND wanted AS possible,
     rolled_back,
-    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi
+    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi, stated_min_lo
 FROM judged LEFT JOIN stated USING (attempt, step)
