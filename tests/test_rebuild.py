@@ -172,3 +172,14 @@ class TestSteps:
         # Version 4 lies in all three intervals; but each may also have a version of its own.
         lines = [step(1, 4), {"kind": "step", "step": 2, "version_hi": 4}, {"kind": "step", "step": 3}]
         assert audited(closed(*lines), bound=1).data["run"]["steps"] == {"lo": 1, "hi": 3}
+
+
+class TestStepsThatStateOnlySome:
+    def test_a_number_of_trajectories_says_nothing_of_their_tokens(self, audited: Audit) -> None:
+        # Two were trained and none is named: they may hold any number of tokens, of any version up to 1.
+        data = audited(closed(step(1, 1, trajectories=2)), bound=0).data
+        assert data["trajectories"]["trained"]["hi"] == 2
+        assert data["tokens"]["trained"]["hi"] is None
+        assert data["violations"]["trajectories"] == {"lo": 0, "hi": 2}
+        assert data["violations"]["tokens"]["hi"] is None
+        assert data["verdict"] == "inconclusive"
