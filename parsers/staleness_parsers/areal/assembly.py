@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, permutations
 
 from staleness_parsers.areal.content import Content, Key
 from staleness_parsers.areal.launches import Launch, Step
-from staleness_parsers.areal.replay import LATE, Need, Result, replay
+from staleness_parsers.areal.replay import LATE, Assigned, Need, Result, replay
 from staleness_parsers.areal.settings import Settings
 from staleness_parsers.areal.tasks import Task
 
 RESUME = 150_000
-"""Microseconds by which a collection may begin after the step line that precedes it, where no span tells."""
+MAX_WAIT = 1_000_000
+"""Microseconds by which a collection may begin, and end, later than the step lines tell, where no span does."""
+MAX_TRIALS = 40
 
 
 @dataclass
@@ -58,18 +61,22 @@ def assemble(launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content]
         return found
     found.replayed = True
     by_index = dict(enumerate(ready))
-    index_of = {task.key: index for index, task in by_index.items()}
-    results = [
-        [
-            Result(task.order, task.ready or 0, task.status == "accepted", index_of[task.key])
-            for task in ready
-            if task.rank == rank
-        ]
-        for rank in ranks
-    ]
     needs = [[_need(step, rank, size // len(ranks)) for rank in ranks] for step in steps]
     check = _checker(steps, by_index, contents, settings)
-    for step, assigned in zip(steps, replay(results, needs, settings.dynamic, check), strict=True):
+
+    def run() -> list[Assigned]:
+        results = [
+            [
+                Result(task.order, task.ready or 0, task.status == "accepted", index)
+                for index, task in by_index.items()
+                if task.rank == rank
+            ]
+            for rank in ranks
+        ]
+        return replay(results, needs, settings.dynamic, check)
+
+    outcome = _settle_doubts(run, ready)
+    for step, assigned in zip(steps, outcome, strict=True):
         batch = found.steps[step.number] = Batch(checked=assigned.checked)
         for index in assigned.certain:
             found.step_of[by_index[index].key] = step.number
@@ -80,8 +87,43 @@ def assemble(launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content]
     return found
 
 
+def _settle_doubts(run: Callable[[], list[Assigned]], tasks: Sequence[Task]) -> list[Assigned]:
+    """Replay; where lines of two outcomes may be crossed and some step stays unexplained, try them the other way."""
+    best = run()
+    doubts: dict[int, list[Task]] = {}
+    for task in tasks:
+        if task.doubt is not None:
+            doubts.setdefault(task.doubt, []).append(task)
+    trials = MAX_TRIALS
+    for group in doubts.values():
+        first = [task.status for task in group]
+        for other in sorted(set(islice(permutations(first), 24)), key=str):
+            if _open(best) == 0 or trials == 0:
+                return best
+            if list(other) == [task.status for task in group]:
+                continue
+            trials -= 1
+            before = [task.status for task in group]
+            _set(group, other)
+            outcome = run()
+            if _open(outcome) < _open(best):
+                best = outcome
+            else:
+                _set(group, before)
+    return best
+
+
+def _open(outcome: Sequence[Assigned]) -> int:
+    return sum(not assigned.certain for assigned in outcome)
+
+
+def _set(group: Sequence[Task], statuses: Sequence[str | None]) -> None:
+    for task, status in zip(group, statuses, strict=True):
+        task.status = status
+
+
 def _gap(launch: Launch, steps: Sequence[Step]) -> bool:
-    """Tell whether a step before the last has no window: it took tasks at an unknown time, so later ones are guessed."""
+    """Tell whether a step before the last has no window: it took tasks nobody knows when."""
     numbers = [step.number for step in steps]
     return numbers != list(range(launch.start_version, launch.start_version + len(numbers)))
 
@@ -90,7 +132,7 @@ def _need(step: Step, rank: int, count: int) -> Need:
     own = step.windows.get(rank)
     spans = own is not None and step.trained is not None
     begin, end = own or next(iter(step.windows.values()))
-    return Need(begin, end, count, 0 if spans else RESUME)
+    return Need(begin, end if spans else end + MAX_WAIT, count, 0 if spans else RESUME)
 
 
 def _guess_batch(steps: Sequence[Step], contents: dict[Key, Content], tasks: Sequence[Task]) -> int | None:

@@ -234,7 +234,7 @@ def _zone(found: Sequence[Launch], events: Sequence[Sequence[Row]], runs: Sequen
     return votes.most_common(1)[0][0] * QUARTER if votes else None
 
 
-def _give(found: Sequence[Launch], parts: Sequence[list[Row]], put: Any, when: Any) -> None:  # noqa: ANN401
+def _give(found: Sequence[Launch], parts: Sequence[list[Row]], put: Any, when: Any) -> None:
     """Give each part to its launch: one each where the numbers agree, else by time."""
     if len(parts) == len(found):
         for launch, rows in zip(found, parts, strict=True):
@@ -362,7 +362,8 @@ def _windows_without_spans(launch: Launch) -> None:
     end_of_last = launch.started
     for number in sorted(launch.steps):
         step = launch.steps[number]
-        ended = step.done if step.done is not None else (step.wall[1] if step.wall else None)
+        # The statistics are written after the line, and collecting begins after both.
+        ended = max((at for at in (step.done, step.wall[1] if step.wall else None) if at is not None), default=None)
         took = step.seconds("rollout")
         if end_of_last is not None and ended is not None:
             # The first batch is collected after a start-up of unknown length; it ends before training does.

@@ -173,7 +173,7 @@ def read_perf(run: RunFiles, piece: Piece, sink: Sink) -> None:
         sink.write("areal_perf", pa.Table.from_pylist(rows, schema=PERF))
 
 
-def _spans(record: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - anything JSON can hold
+def _spans(record: Any) -> list[dict[str, Any]]:
     if not isinstance(record, dict):
         return []
     name, args = record.get("name"), record.get("args")

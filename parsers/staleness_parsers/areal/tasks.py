@@ -7,6 +7,7 @@ evaluation tasks, which in SPMD runs have ids and counters of their own, are lef
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from staleness_parsers.areal.launches import Launch, Row
@@ -19,7 +20,8 @@ class Task:
     """One task. Times in microseconds since 1970. ``status``: accepted, rejected, failed, timeout, or None (not known).
 
     ``sure``: the status is recorded, not guessed from the order of lines. ``order``: place among the starts of its
-    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped.
+    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped. ``doubt``: tasks
+    of one such number may have had each other's outcomes.
     """
 
     launch: int
@@ -33,6 +35,7 @@ class Task:
     reason: str | None = None
     finished: int | None = None
     retried: bool = False
+    doubt: int | None = None
     sessions: list[Row] = field(default_factory=list)
     place: tuple[str, int] = ("", 0)
     end_place: tuple[str, int] | None = None
@@ -65,6 +68,8 @@ def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool) -> list[Ta
             task.sessions.append(row)
     for task in found:
         _read_sessions(task, traced)
+    if not traced:
+        found.extend(_unrecorded(found, launch.number))
     for rank in {task.rank for task in found}:
         mine = [task for task in found if task.rank == rank]
         if traced:
@@ -101,6 +106,22 @@ def _from_console(launch: Launch, rank: int, log: list[Row]) -> list[Task]:
                 task.status, task.sure = ("accepted" if int(row["text"]) > accepted else "rejected"), True
                 accepted = int(row["text"])
     return list(found.values())
+
+
+def _unrecorded(found: Sequence[Task], launch: int) -> list[Task]:
+    """Fill gaps in the ids of session records: a task that raised before its first sample leaves none.
+
+    It was a result all the same, ready almost at once.
+    """
+    missing = []
+    for rank in {task.rank for task in found}:
+        starts = {task.number: task.started for task in found if task.rank == rank and task.started is not None}
+        latest = None
+        for number in range(max(starts, default=-1) + 1):
+            latest = starts.get(number, latest)
+            if number not in starts and latest is not None:
+                missing.append(Task(launch, rank, number, 0, latest, latest, "failed", doubt=None))
+    return missing
 
 
 def _read_sessions(task: Task, traced: bool) -> None:
@@ -168,5 +189,5 @@ def _settle(outcomes: list[str], waiting: list[Task], timeout: float | None) -> 
         while queue and rest[queue[0]] <= 0:
             queue.pop(0)
         if queue:
-            task.status, task.sure = queue.pop(0), False
+            task.status, task.sure, task.doubt = queue.pop(0), False, open_tasks[0].order * 4096 + task.rank
             rest[task.status] -= 1
