@@ -17,6 +17,7 @@ from typing import Any
 QUARTER = 900_000_000
 CLOCKS = 20_000
 """How far two clocks of one machine may disagree about the same moment, in microseconds."""
+FOREVER = 1 << 62
 
 Row = dict[str, Any]
 Window = tuple[int, int]
@@ -32,6 +33,7 @@ class Step:
     number: int
     windows: dict[int, Window] = field(default_factory=dict)
     trained: Window | None = None
+    paused: int | None = None
     updated: int | None = None
     done: int | None = None
     values: dict[str, float] = field(default_factory=dict)
@@ -47,7 +49,10 @@ class Step:
 
 @dataclass
 class Launch:
-    """One launch of the trainer; it starts from version ``first`` and its first step has that number."""
+    """One launch of the trainer; it starts from version ``first`` and its first step has that number.
+
+    ``pauses``: from an update of the weights to the next collection nothing is started or handed over.
+    """
 
     number: int
     first: int | None = None
@@ -57,6 +62,7 @@ class Launch:
     sessions: list[Row] = field(default_factory=list)
     steps: dict[int, Step] = field(default_factory=dict)
     evaluations: list[Window] = field(default_factory=list)
+    pauses: list[Window] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     started: int | None = None
     dated: bool = True
@@ -75,8 +81,8 @@ class Launch:
         return self.start_version + (len(self.marks) if at is None else bisect_left(self.marks, at + CLOCKS))
 
     def evaluating(self, at: int | None) -> bool:
-        """Whether a time lies inside an evaluation."""
-        return at is not None and any(begin <= at <= end for begin, end in self.evaluations)
+        """Whether a time lies inside an evaluation; no training task starts shortly before one either."""
+        return at is not None and any(begin - 3 * CLOCKS <= at <= end + CLOCKS for begin, end in self.evaluations)
 
 
 def launches(
@@ -316,7 +322,7 @@ def _settle(launch: Launch) -> None:
                 step.trained = (begin, end)
                 step.proof = step.proof or (row["source"], row["line"])
             elif row["name"] == "train.update_weights":
-                step.updated = end
+                step.paused, step.updated = begin, end
             elif row["name"] == "train.eval":
                 launch.evaluations.append((begin, end))
             elif row["name"] == "train.log_stats" and step.done is None:
@@ -326,6 +332,11 @@ def _settle(launch: Launch) -> None:
     times = [row["us"] for row in launch.log if row["us"] is not None]
     launch.started = min([*times, *(row["submit"] for row in launch.sessions)], default=None)
     _windows_without_spans(launch)
+    for number, step in launch.steps.items():
+        after = launch.steps.get(number + 1)
+        if step.paused is not None:
+            resumed = min((begin for begin, _ in after.windows.values()), default=FOREVER) if after else FOREVER
+            launch.pauses.append((step.paused, resumed))
     before = launch.start_version
     for number in sorted(launch.steps):
         step = launch.steps[number]
@@ -375,8 +386,12 @@ def _windows_without_spans(launch: Launch) -> None:
                 end_of_last,
                 min(end_of_last + took, latest) if took and number != launch.first else latest,
             )
-        if ended is not None and step.seconds("eval") > 50_000:
-            # Between the update of the weights and this line no task of training starts or is handed over.
+        if ended is not None:
             quiet = sum(step.seconds(name) for name in ("eval", "save", "checkpoint_for_recover"))
-            launch.evaluations.append((ended - quiet - step.seconds("update_weights") // 2, ended))
+            step.paused = ended - quiet - step.seconds("update_weights") // 2
+            if end_of_last is not None and took and number != launch.first:
+                work = ("recompute_logp", "compute_advantage", "train_step", "update_weights")
+                step.paused = min(ended, end_of_last + took + sum(step.seconds(name) for name in work))
+            if step.seconds("eval") > 50_000:
+                launch.evaluations.append((step.paused, ended))
         end_of_last = ended if ended is not None else end_of_last

@@ -10,7 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from staleness_parsers.areal.launches import Launch, Row
+from staleness_parsers.areal.launches import FOREVER, Launch, Row
+
+AFTER_RESUME = 200_000
+"""Microseconds, a guess within the half second that the runner may sleep."""
 
 OUTCOMES = {"accept": "accepted", "reject": "rejected", "failed": "failed", "timeout": "timeout"}
 
@@ -69,6 +72,8 @@ def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool) -> list[Ta
     for task in found:
         _read_sessions(task, traced)
     if not traced:
+        for task in found:
+            task.ready = _handed_over(task.ready, launch)
         found.extend(_unrecorded(found, launch.number))
     for rank in {task.rank for task in found}:
         mine = [task for task in found if task.rank == rank]
@@ -106,6 +111,14 @@ def _from_console(launch: Launch, rank: int, log: list[Row]) -> list[Task]:
                 task.status, task.sure = ("accepted" if int(row["text"]) > accepted else "rejected"), True
                 accepted = int(row["text"])
     return list(found.values())
+
+
+def _handed_over(ended: int | None, launch: Launch) -> int | None:
+    """When a result of a pause reached the collector: soon after the resume, as the runner looks every half second."""
+    for begin, resumed in launch.pauses if ended is not None else ():
+        if begin <= ended <= resumed:
+            return None if resumed == FOREVER else resumed + AFTER_RESUME
+    return ended
 
 
 def _unrecorded(found: Sequence[Task], launch: int) -> list[Task]:
