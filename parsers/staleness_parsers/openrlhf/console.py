@@ -28,7 +28,9 @@ LINES: Final[dict[str, Any]] = {
 """One row per telling line. ``count``: the number it states (samples, members of a group, prompts, permits);
 ``stamp``: its local time ``MM-DD HH:MM:SS`` (no year, no zone); ``text``: metrics or flags as JSON."""
 
-_HEADER: Final = re.compile(r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) (?P<file>[\w.]+):\d+\] ")
+_HEADER: Final = re.compile(
+    r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) (?P<file>[\w.]+):\d+\] "
+)
 _CALL: Final = re.compile(r"Generate samples:\s+0%\|[^|]*\| 0/(\d+) \[00:00<\?, *\?it/s\]")
 _STEP: Final = re.compile(r"(?:✨ )?Global step (?P<step>\d+): (?P<text>\{.*)$")
 _SIMPLE: Final = (
@@ -38,7 +40,10 @@ _SIMPLE: Final = (
     ("eval_start", re.compile(r"Starting async evaluation\.\.\.")),
     ("eval_end", re.compile(r"Async evaluation completed: ")),
     ("full", re.compile(r"Queue is full, waiting for training to consume samples")),
-    ("old_filter", re.compile(r"Dynamic filtering pass rate: [\d.]+% \(\d+/\d+\)|filtered_samples [\d.]+ < rollout_batch_size")),
+    (
+        "old_filter",
+        re.compile(r"Dynamic filtering pass rate: [\d.]+% \(\d+/\d+\)|filtered_samples [\d.]+ < rollout_batch_size"),
+    ),
 )
 _FILTERED: Final = re.compile(r"Filtered out: avg_reward=.*?scores=(?P<scores>\[.*)$")
 _SCORE: Final = re.compile(r"'[^']*'")
@@ -106,7 +111,9 @@ def _read_line(raw: str) -> list[dict[str, Any]]:
     # A generated text may say anything; only what follows the first header is the framework's own message.
     message = (line.text[header.end() :] if header else line.text).strip()
     about = {"stamp": header["stamp"] if header else None, "repeated": line.repeated}
-    row = _message(message, synchronous=header is not None and header["file"] == "ppo_trainer.py")
+    # In asynchronous training the steps are the TrainingActor's, whichever file prints them.
+    other_actor = line.actor is not None and line.actor != "TrainingActor"
+    row = _message(message, synchronous=other_actor and header is not None and header["file"] == "ppo_trainer.py")
     return [*rows, {**about, **row}] if row else rows
 
 

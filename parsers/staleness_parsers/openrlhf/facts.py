@@ -90,7 +90,9 @@ def _limit(one: Told) -> Guarantee:
     if one.mode == "synchronous":
         return Guarantee(0, "The synchronous trainer generates, trains and broadcasts in turn.")
     if one.queue is None or one.reach is None:
-        return Guarantee(None, f"The logs do not state {QUEUE}, the number of batches that may be ahead of the trainer.")
+        return Guarantee(
+            None, f"The logs do not state {QUEUE}, the number of batches that may be ahead of the trainer."
+        )
     if one.reach > one.queue:
         return Guarantee(
             one.reach,
@@ -99,12 +101,14 @@ def _limit(one: Told) -> Guarantee:
         )
     permit = "the permit for batch n comes back when batch n - Q is taken, after version n - Q was broadcast"
     if one.filling.depth is None:
-        return Guarantee(None, f"{permit[0].upper()}{permit[1:]}, but whether calls make more than a batch is not known.")
+        return Guarantee(
+            None, f"{permit[0].upper()}{permit[1:]}, but whether calls make more than a batch is not known."
+        )
     if one.filling.depth:
         return Guarantee(
             one.queue + one.filling.depth,
-            f"{permit[0].upper()}{permit[1:]}, but samples stay in the generator's buffer for up to {one.filling.depth} "
-            "batches more (over-sampling), outside the permits.",
+            f"{permit[0].upper()}{permit[1:]}, but samples stay in the generator's buffer, outside the permits, for "
+            f"up to {one.filling.depth} batches more (over-sampling).",
         )
     return Guarantee(one.queue, f"{permit[0].upper()}{permit[1:]}, and every call makes exactly one batch.")
 

@@ -1,4 +1,4 @@
-"""Which generation calls a batch's samples come from: the generator's buffer under over-sampling (guide section 4.2)."""
+"""Which generation calls a batch's samples come from: the generator's buffer (guide section 4.2)."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from staleness_parsers.openrlhf.settings import Settings
 
 FROM_BUFFER: Final = 0.05
 """A call that took fewer seconds than this, and than a tenth of the longest, was none: rule 7 of section 5.5."""
-PASS_RATE: Final = "dynamic_filtering_pass_rate"
+PASS_RATE: Final = "dynamic_filtering_pass_rate"  # noqa: S105 - a metric
 
 
 @dataclass(frozen=True)
 class Share:
-    """``samples`` of a batch (None = not known) that were made by one of ``calls``, each named by the number of the batch
-    that it was made for; no call = made before the logs begin.
+    """Some ``samples`` of a batch (None = not known), all made by one of ``calls``.
+
+    A call is named by the number of the batch that it was made for; no call = made before the logs begin.
     """
 
     samples: int | None
@@ -54,7 +55,7 @@ def fill(launch: Launch, settings: Settings, *, oversampling: bool) -> Filling:
     if len(exact) == 1:
         sizes = list(exact)
     groups_of = (min(sizes), max(sizes)) if sizes else (1, None)
-    if not oversampling or _plain(launch, called, settings, groups_of[0]):
+    if not oversampling or _plain(launch, called, settings, sizes):
         shares = [[Share(batch.samples, (number,))] for number, batch in enumerate(batches)]
         return Filling(shares, [True] * len(batches), groups_of, 0)
     if len(exact) == 1:
@@ -76,7 +77,8 @@ def _made(batch: Batch, longest: float) -> bool | None:
     if batch.generation is None:
         return None
     if batch.generation >= FROM_BUFFER:
-        return True
+        # Far below its neighbours it may still be a busy machine's time to serve from the buffer.
+        return True if batch.generation >= longest / 100 else None
     return False if batch.generation < longest / 10 else None
 
 
@@ -97,19 +99,19 @@ def _group_sizes(launch: Launch, settings: Settings) -> list[int]:
     return [size for size in range(1, common + 1) if common % size == 0 and size >= least]
 
 
-def _plain(launch: Launch, called: Sequence[bool | None], settings: Settings, group: int) -> bool:
+def _plain(launch: Launch, called: Sequence[bool | None], settings: Settings, sizes: Sequence[int]) -> bool:
     """Whether a call makes exactly a batch, so that nothing waits in the buffer (rule 11 where no flag tells)."""
     prompts, wanted = settings.number("rollout.batch_size"), settings.number("rollout.vllm_generate_batch_size")
     if prompts and wanted:
         return wanted <= prompts
     largest = max((batch.samples or 0 for batch in launch.batches), default=0)
-    if launch.calls and group * max(launch.calls) == largest and all(called):
+    if launch.calls and len(sizes) == 1 and sizes[0] * max(launch.calls) == largest and all(called):
         return True
     streak = longest = 0
     for made in called:
         streak = streak + 1 if made else 0
         longest = max(longest, streak)
-    return largest > 0 and longest > largest // group + 1
+    return largest > 0 and longest > largest // min(sizes, default=1) + 1
 
 
 Simulated = tuple[list[list[Share]], list[bool]]

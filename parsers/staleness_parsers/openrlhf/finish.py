@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
@@ -90,7 +89,7 @@ def _mode(launch: Launch, settings: Settings) -> Mode:
 
 
 def _sums_up(batches: Sequence[Batch]) -> bool:
-    """Whether every step lasted exactly as long as its parts: the synchronous trainer adds them up (guide section 5.2)."""
+    """Whether every step lasted exactly as long as its parts: the synchronous trainer adds them up (section 5.2)."""
     timed = [batch for batch in batches if batch.timed and batch.generation is not None]
     return len(timed) > 1 and all(
         math.isclose(batch.metrics["timing/step_total"], batch.work + (batch.generation or 0.0), rel_tol=1e-5)
@@ -107,7 +106,7 @@ def _write_launch(attempt: int, told: Told, settings: Settings, writer: _Writer)
     # A step that only later ones prove is proven by the next one logged.
     places: list[Row] = []
     for batch in reversed(launch.batches):
-        if not batch.hole:
+        if not batch.hole or batch.source:
             place = {"source": batch.source, "line": batch.line, "locator": batch.locator}
         places.insert(0, {"attempt": attempt, "evidence": "derived" if batch.hole else "recorded", **place})
     previous: Batch | None = None
@@ -115,7 +114,7 @@ def _write_launch(attempt: int, told: Told, settings: Settings, writer: _Writer)
         _write_step(batch, previous, where, settings, writer)
         _write_members(number, batch, told, where, settings, writer)
         previous = batch
-    if launch.open_take and launch.batches:
+    if launch.takes and launch.batches:
         _write_open(attempt, launch, writer)
     for row in launch.filtered:
         _write_filtered(attempt, row, told, writer)
@@ -171,7 +170,7 @@ def _write_members(number: int, batch: Batch, told: Told, where: Row, settings: 
         known = _versions(share, told, trained)
         least = 1 if share.samples is None else share.samples
         others = (batch.samples or 0) - least if len(shares) > 1 else 0
-        about = {key: where[key] for key in ("evidence", "source", "line", "locator") if key in where}
+        about: Row = {key: where[key] for key in ("evidence", "source", "line", "locator") if key in where}
         writer.add(
             "trajectories",
             trajectory_id=f"batch:{name}",
@@ -252,12 +251,14 @@ def _nothing_discarded(batch: Batch, told: Told) -> bool:
     """Whether dynamic filtering kept every group of the call, so that the oldest token is among those kept."""
     if PASS_RATE not in batch.metrics:
         return not told.filters
-    return told.filling.group is not None and math.isclose(batch.metrics[PASS_RATE], 100 * told.filling.group, rel_tol=1e-6)
+    return told.filling.group is not None and math.isclose(
+        batch.metrics[PASS_RATE], 100 * told.filling.group, rel_tol=1e-6
+    )
 
 
 def _write_open(attempt: int, launch: Launch, writer: _Writer) -> None:
     """A batch that was taken and whose step is not logged: the log ends inside the step."""
-    taken = launch.open_take or {}
+    taken = launch.takes[-1]
     step, name = launch.batches[-1].step + 1, f"batch:{attempt}:{launch.batches[-1].step + 1}"
     where = {"evidence": "derived", "source": taken["source"], "line": taken["line"]}
     version = step - 1
@@ -293,7 +294,15 @@ def _write_dropped(
     )
     writer.add("groups", group_id=name, attempt=attempt, multiplicity_lo=groups, multiplicity_hi=groups, **where)
     writer.add("spans", trajectory_id=name, span_index=0, tokens_lo=0, **where)
-    writer.add("events", seq=where.get("line") or 0, kind="dropped", trajectory_id=name, attempt=attempt, reason="filtered", **where)
+    writer.add(
+        "events",
+        seq=where.get("line") or 0,
+        kind="dropped",
+        trajectory_id=name,
+        attempt=attempt,
+        reason="filtered",
+        **where,
+    )
 
 
 def _write_pass_rates(told: Told, places: Sequence[Row], writer: _Writer) -> None:
@@ -307,7 +316,9 @@ def _write_pass_rates(told: Told, places: Sequence[Row], writer: _Writer) -> Non
         if groups > 0:
             about = {key: value for key, value in where.items() if key != "attempt"}
             name = f"filtered:{where['attempt']}:{batch.step}"
-            _write_dropped(name, where["attempt"], (groups * size, groups * size), groups, {**about, "evidence": "derived"}, writer)
+            _write_dropped(
+                name, where["attempt"], (groups * size, groups * size), groups, {**about, "evidence": "derived"}, writer
+            )
 
 
 # ------------------------------------------------------------------------------------------------- what is missing
@@ -320,8 +331,7 @@ def _diagnose(launches: Sequence[Launch], settings: Settings, unread: Sequence[R
     for name in settings.contradicted:
         message = f"The files disagree about {name}, which is taken as unknown; keep only those of this run."
         sink.diagnose("warning", "settings-disagree", message)
-    for code, severity, message, opens, batch in _gaps(launches):
-        sink.diagnose(severity, code, message, source=batch.source, line=batch.line, opens=opens)
+    _diagnose_gaps(launches, sink)
     for row in unread:
         # What consoles tell completely is not missing.
         opens = None if any(launch.console and launch.batches for launch in launches) else "training"
@@ -335,31 +345,21 @@ def _diagnose(launches: Sequence[Launch], settings: Settings, unread: Sequence[R
         )
 
 
-@dataclass(frozen=True)
-class _Gap:
-    code: str
-    severity: Any
-    message: str
-    opens: Any
-    batch: Batch
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.code, self.severity, self.message, self.opens, self.batch))
-
-
-def _gaps(launches: Sequence[Launch]) -> Iterator[_Gap]:
+def _diagnose_gaps(launches: Sequence[Launch], sink: Sink) -> None:
+    """Point out steps that no log tells of."""
     reached = 0
     for number, launch in enumerate(one for one in launches if one.batches):
         first = launch.batches[0]
+        source, line = first.source, first.line
         if first.step - 1 > reached:
             missing = f"Steps {reached + 1} to {first.step - 1} are in no log"
-            if number == 0 and launch.began:
+            if number == 0 and launch.headed:
                 message = f"{missing}: the run went on from a checkpoint; audit the earlier launch with its own logs."
-                yield _Gap("earlier-launch", "note", message, None, first)
+                sink.diagnose("note", "earlier-launch", message, source=source, line=line)
             else:
-                yield _Gap("steps-missing", "warning", f"{missing}; restore the logs that have them.", "training", first)
+                message = f"{missing}; restore the logs that have them."
+                sink.diagnose("warning", "steps-missing", message, source=source, line=line, opens="training")
         reached = max(reached, launch.batches[-1].step)
-        holes = [batch for batch in launch.batches if batch.hole]
-        if holes:
-            message = f"{len(holes)} steps are known only from later ones; restore the log, or set --logger.logging_steps 1."
-            yield _Gap("steps-not-logged", "warning", message, None, first)
+        if holes := sum(batch.hole for batch in launch.batches):
+            message = f"{holes} steps are known only from later ones; restore the log, or set --logger.logging_steps 1."
+            sink.diagnose("warning", "steps-not-logged", message, source=source, line=line)

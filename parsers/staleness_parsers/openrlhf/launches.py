@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,7 +57,10 @@ class Batch:
         values = [self.metrics.get(key) for key in _MARKS]
         if all(value is None for value in values):
             return None
-        return (self.step, *(None if value is None else struct.unpack("f", struct.pack("f", value))[0] for value in values))
+        return (
+            self.step,
+            *(None if value is None else struct.unpack("f", struct.pack("f", value))[0] for value in values),
+        )
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,10 @@ Item = Batch | Evaluation
 class Launch:
     """One launch of the training process. ``began``: its first item is the first one in ``items``.
 
-    ``calls``: prompts of each generation call; ``filtered``: rows of discarded groups; ``open_take``: samples of a batch
-    that was taken and whose step is not logged; ``waiting``: the last line that says the queue is full, if no step followed;
-    ``stamp``: local time of its first line.
+    ``calls``: prompts of each generation call. ``filtered``: rows of discarded groups. ``takes``: batches that were
+    taken since the last step logged. ``waiting``: the last line that says the queue is full, if no step followed.
+    ``stamp``: local time of its first line. ``interval``: every how many steps its metrics were logged.
+    ``headed``: the logs show how it began.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -85,11 +90,13 @@ class Launch:
     old_filter: bool = False
     calls: list[int] = field(default_factory=list)
     filtered: list[dict[str, Any]] = field(default_factory=list)
-    open_take: dict[str, Any] | None = None
+    takes: list[dict[str, Any]] = field(default_factory=list)
     waiting: dict[str, Any] | None = None
     stamp: str | None = None
     console: bool = False
     interval: int = 1
+    headed: bool = False
+    last_step: int | None = None
 
     @property
     def batches(self) -> list[Batch]:
@@ -102,15 +109,33 @@ class Launch:
         return any(batch.timed for batch in self.batches)
 
     @property
+    def dated(self) -> bool:
+        """Whether an event file, which is made when a launch begins, has its first step."""
+        return self.batches[0].wall is not None
+
+    @property
     def wall(self) -> float | None:
         """Seconds since 1970 of the first dated batch."""
         return next((batch.wall for batch in self.batches if batch.wall is not None), None)
 
     def add(self, batch: Batch) -> None:
-        """Append a batch, and before it those steps that it proves."""
-        if self.batches:
-            self.items += [Batch(step, hole=True) for step in range(self.batches[-1].step + 1, batch.step)]
-        self.items.append(batch)
+        """Append a batch, and before it those steps that it or their batches' being taken proves."""
+        taken = {batch.step - age: take["samples"] for age, take in enumerate(reversed(self.takes))}
+        first = min(taken, default=batch.step) if self.last_step is None else self.last_step + 1
+        self.items += [Batch(step, taken=taken.get(step), hole=True) for step in range(max(first, 1), batch.step)]
+        self.items.append(replace(batch, taken=taken.get(batch.step)))
+        self.last_step = batch.step
+        self.takes = []
+
+    def close(self, *, done: int) -> None:
+        """Add the steps of the first ``done`` batches taken: the trainer went on to something else after them."""
+        if self.last_step is not None and done > 0:
+            self.items += [
+                Batch(self.last_step + age, taken=take["samples"], source=take["source"], line=take["line"], hole=True)
+                for age, take in enumerate(self.takes[:done], 1)
+            ]
+            self.last_step += done
+            self.takes = self.takes[done:]
 
 
 def find_launches(lines: Sequence[Mapping[str, Any]], scalars: Sequence[Mapping[str, Any]]) -> list[Launch]:
@@ -120,9 +145,11 @@ def find_launches(lines: Sequence[Mapping[str, Any]], scalars: Sequence[Mapping[
         for launch in _of_console(rows):
             _join(found, launch)
     found = _by_stamp(found)
-    for launch in sorted((one for rows in _by_source(scalars) for one in _of_events(rows)), key=lambda one: one.wall or 0):
+    for launch in sorted(
+        (one for rows in _by_source(scalars) for one in _of_events(rows)), key=lambda one: one.wall or 0
+    ):
         _join(found, launch)
-    launches = [launch for launch in found if launch.items or launch.queue_size is not None or launch.open_take]
+    launches = [launch for launch in found if launch.items or launch.queue_size is not None or launch.takes]
     return _settle(launches, found)
 
 
@@ -142,10 +169,15 @@ def _settle(launches: list[Launch], found: list[Launch]) -> list[Launch]:
             host.calls = host.calls or (launch.calls if len(launches) == 1 else [])
             host.filtered = host.filtered or launch.filtered
             host.old_filter = host.old_filter or launch.old_filter
+    reached = 0
     for launch in launches:
-        batches = launch.batches
-        if batches and batches[0].step == 1:
-            launch.began = True
+        if not launch.items:
+            continue
+        first = launch.batches[0].step
+        # A console that begins at a later step than any log before it leads to may lack its first steps.
+        launch.headed = launch.began or first == 1
+        launch.began = first == 1 or (launch.began and (launch.dated or first - 1 <= reached))
+        reached = max(reached, launch.batches[-1].step)
     return launches
 
 
@@ -162,23 +194,26 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
     evaluating = False
     for row in rows:
         kind = row["kind"]
-        batches = launch.batches if kind.startswith("step") or kind == "queue_size" else []
-        falls = kind.startswith("step") and batches and row["step"] <= batches[-1].step
-        if falls or (kind == "queue_size" and (batches or launch.queue_size is not None)):
+        last = launch.last_step
+        falls = kind.startswith("step") and last is not None and row["step"] <= last
+        if falls or (kind == "queue_size" and (last is not None or launch.queue_size is not None)):
+            takes = launch.takes[-1:] if falls else []  # the batch of the step that is logged now
+            launch.takes = launch.takes[:-1] if falls else launch.takes
+            launch.close(done=len(launch.takes) - 1)
             yield launch
-            # What was taken since belongs to the step that is logged now.
-            launch = Launch(console=True, open_take=launch.open_take if falls else None, queue_size=launch.queue_size)
-            batches = []
+            launch = Launch(console=True, takes=takes, queue_size=launch.queue_size)
         launch.stamp = launch.stamp or row["stamp"]
         if kind == "queue_size":
             launch.queue_size, launch.began = row["count"], True
         elif kind == "take":
-            launch.open_take = {"samples": row["count"], "source": row["source"], "line": row["line"]}
+            launch.takes.append({"samples": row["count"], "source": row["source"], "line": row["line"]})
         elif kind.startswith("step"):
-            launch.add(_console_batch(row, launch.open_take))
-            launch.open_take = launch.waiting = None
-            launch.synchronous = launch.synchronous or kind == "step_sync"
+            metrics = orjson.loads(row["text"]) if row["text"] else {}
+            launch.add(Batch(row["step"], metrics, source=row["source"], line=row["line"]))
+            launch.waiting = None
+            launch.synchronous = kind == "step_sync" and launch.queue_size is None
         elif kind == "eval":
+            launch.close(done=len(launch.takes))
             launch.items.append(Evaluation(row["step"]))
         elif kind in ("eval_start", "eval_end"):
             evaluating = kind == "eval_start"
@@ -190,12 +225,8 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             launch.old_filter = True
         elif kind == "full":
             launch.waiting = dict(row)
+    launch.close(done=len(launch.takes) - 1)
     yield launch
-
-
-def _console_batch(row: Mapping[str, Any], take: Mapping[str, Any] | None) -> Batch:
-    metrics = orjson.loads(row["text"]) if row["text"] else {}
-    return Batch(row["step"], metrics, take["samples"] if take else None, row["source"], row["line"])
 
 
 def _of_events(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
@@ -213,11 +244,12 @@ def _of_events(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
     if steps and 1 < steps[0] == interval:
         # Only every so many steps are logged, and this is the first of them: it began at 0.
         launch.items += [Batch(step, hole=True) for step in range(1, steps[0])]
+        launch.began = True
     for kind, step, about in items:
         if kind == "eval":
             launch.items.append(Evaluation(step))
             continue
-        if launch.batches and step <= launch.batches[-1].step:
+        if launch.last_step is not None and step <= launch.last_step:
             yield launch
             launch = Launch(began=interval == 1, interval=interval)
         where = {"source": rows[0]["source"], "locator": f"record {about['record']}", "wall": about["wall"]}
@@ -227,7 +259,7 @@ def _of_events(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
 
 def _interval(steps: Sequence[int]) -> int:
     """Every how many steps metrics were logged: the common distance, if all are multiples of it."""
-    distances = {later - earlier for earlier, later in zip(steps, steps[1:], strict=False)}
+    distances = {later - earlier for earlier, later in itertools.pairwise(steps)}
     if len(distances) == 1 and (distance := distances.pop()) > 1 and steps[0] % distance == 0:
         return distance
     return 1
@@ -263,8 +295,11 @@ def _merge(launch: Launch, other: Launch) -> None:
     if after and not any(isinstance(item, Batch) for item in after):
         after = []
     if any(isinstance(item, Batch) for item in after):
-        launch.open_take = None
-    launch.began = (launch.began and not before) or (other.began and bool(before)) or (launch.began and other.began)
+        launch.takes = []
+    if any(isinstance(item, Batch) for item in before):
+        launch.began = other.began
+    elif other.batches[0].step == first:
+        launch.began = launch.began or other.began
     launch.items = [*before, *merged, *after]
     launch.queue_size = launch.queue_size if launch.queue_size is not None else other.queue_size
     launch.calls = max(launch.calls, other.calls, key=len)

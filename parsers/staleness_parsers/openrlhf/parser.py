@@ -20,7 +20,12 @@ from staleness_parsers.openrlhf.settings import command_line, from_document
 HEAD_BYTES: Final = 256 << 10
 _TEXTS: Final = (".log", ".out", ".err", ".txt")
 _NAMES: Final = ("console", "stdout", "stderr", "nohup", "output")
-_CONSOLE_MARKS: Final = (b"ppo_trainer_async.py", b"PPOTrainerAsync", b"GenerateSamplesActor", b"openrlhf.cli.train_ppo_ray")
+_CONSOLE_MARKS: Final = (
+    b"ppo_trainer_async.py",
+    b"PPOTrainerAsync",
+    b"GenerateSamplesActor",
+    b"openrlhf.cli.train_ppo_ray",
+)
 _WEAK_CONSOLE_MARKS: Final = ("🚀 Starting experience making with".encode(), b"ppo_trainer.py:")
 _EVENT_MARKS: Final = (b"train/timing/make_experience", b"train/rollout/num_samples")
 _WEAK_EVENT_MARKS: Final = (b"train/actor_grad_norm", b"train/actor_lr")
@@ -70,9 +75,7 @@ class OpenRLHF:
 
 def _consoles(run: RunFiles) -> list[RunFile]:
     return [
-        file
-        for file in run.files
-        if file.name.endswith(_TEXTS) or file.name.rsplit("/", 1)[-1].split(".")[0] in _NAMES
+        file for file in run.files if file.name.endswith(_TEXTS) or file.name.rsplit("/", 1)[-1].split(".")[0] in _NAMES
     ]
 
 

@@ -23,8 +23,9 @@ NEVER: Final[Moment] = (-1.0, 0.0)
 
 @dataclass(frozen=True)
 class Versions:
-    """What is known of the versions behind some samples: the oldest token among them is of ``oldest_lo`` to
-    ``oldest_hi``, none is newer than ``newest`` or older than ``oldest_lo``.
+    """What is known of the versions behind some samples.
+
+    Their oldest token is of ``oldest_lo`` to ``oldest_hi``, and none is newer than ``newest``.
     """
 
     oldest_lo: int
@@ -52,8 +53,10 @@ def timeline(items: Sequence[Item]) -> Timeline:
     """Add up the timings of a launch; ``begins`` and ``ends`` have one entry per batch (of its broadcast)."""
     part, now = 0.0, 0.0
     line = Timeline([], [], [], [])
+    logged: Moment = (part, now)
     for item in items:
-        before = (part, now)
+        # An evaluation may stand on either side of steps that no log has: those may have begun before it.
+        before = logged if isinstance(item, Batch) and item.hole else (part, now)
         if isinstance(item, Batch) and item.timed:
             end = now + item.metrics["timing/step_total"]
             take = max(end - item.work, now)
@@ -68,6 +71,8 @@ def timeline(items: Sequence[Item]) -> Timeline:
                 line.begins.append(before)
                 line.ends.append((part, now))
         line.take_lo.append(before)
+        if isinstance(item, Batch):
+            logged = (part, now)
     return line
 
 
@@ -76,16 +81,19 @@ def replay(
 ) -> list[Versions]:
     """Return, per batch, the versions of the call that its step's ``timing/generation`` tells of.
 
-    ``queue``: Q, None if unknown. ``floors``: per batch, the version that no token of its call is older than whatever
-    the clocks say (rule 8). ``began``: the launch's first item is ``items[0]``. ``permits``: the release has them (0.9.1 and later), so that with
-    Q = 1 a call is made between one take and the next broadcast, which waits for it in default mode.
+    ``queue``: Q, None if unknown. ``floors``: per batch, the version that no token of its call is older than, whatever
+    the clocks say (rule 8). ``began``: the launch's first item is ``items[0]``. ``permits``: the release has them
+    (0.9.1 and later), so that with Q = 1 in default mode a call is made between a take and the next broadcast.
     """
     line = timeline(items)
     first = next((item.step - 1 for item in items if isinstance(item, Batch)), 0)
     result: list[Versions] = []
     free = NEVER
+    evaluations = 0
     for place, item in enumerate(items):
-        permit = line.take_lo[place - queue] if queue is not None and place >= queue else NEVER
+        evaluations = evaluations + 1 if not isinstance(item, Batch) else evaluations if item.hole else 0
+        earliest = place - evaluations if isinstance(item, Batch) else place
+        permit = line.take_lo[earliest - queue] if queue is not None and earliest >= queue else NEVER
         start = max(free, permit)
         if not isinstance(item, Batch):
             free = start
@@ -102,7 +110,14 @@ def replay(
             free = (start[0], start[1] + max(item.generation - SLACK, 0.0)) if start != NEVER else NEVER
         if began and number == 0:
             oldest = latest = newest = first
-        elif permits and mode == "default" and queue == 1 and floor == trained - 1 and place and isinstance(items[place - 1], Batch):
+        elif (
+            permits
+            and mode == "default"
+            and queue == 1
+            and floor == trained - 1
+            and place
+            and isinstance(items[place - 1], Batch)
+        ):
             oldest = latest = trained - 1
         oldest = min(max(oldest, floor), trained)
         latest = max(min(latest, trained), oldest)
@@ -112,6 +127,8 @@ def replay(
 
 
 def _earlier(moment: Moment, seconds: float) -> Moment:
-    """Latest start of a call that took ``seconds`` and was over by ``moment``; not before the part, whose own beginning
-    is an unknown time after the part before."""
+    """Latest start of a call that took ``seconds`` and was over by ``moment``.
+
+    Not before the part: its own beginning is an unknown time after the part before.
+    """
     return moment[0], max(moment[1] - seconds, 0.0)

@@ -103,7 +103,11 @@ def from_document(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _flat(document: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, value in document.items():
-        inner = value["value"] if isinstance(value, Mapping) and set(value) <= {"value", "desc"} and "value" in value else value
+        inner = (
+            value["value"]
+            if isinstance(value, Mapping) and set(value) <= {"value", "desc"} and "value" in value
+            else value
+        )
         if isinstance(inner, Mapping):
             yield from _flat(inner, f"{prefix}{name}.")
         else:
@@ -117,7 +121,7 @@ def _key(name: str) -> str | None:
     return NAMES.get(plain)
 
 
-def _value(text: str) -> Any:  # noqa: ANN401 - a flag holds anything
+def _value(text: str) -> int | bool | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     return int(text) if re.fullmatch(r"-?\d+", text) else text
