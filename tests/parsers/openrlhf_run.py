@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
+import struct
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -157,12 +158,16 @@ class _Run:
             kind, item = yield "take", self.batches
             self.world.put(self.slots, step)
             if kind == "eval":
-                self.say("TrainingActor", f"ppo_trainer_async.py:214] Eval at step {item}: {{'eval_default_pass1': 0.5}}")
+                self.say(
+                    "TrainingActor", f"ppo_trainer_async.py:214] Eval at step {item}: {{'eval_default_pass1': 0.5}}"
+                )
                 clock = self.world.now
                 continue
             samples, took = item
             yield self.between()
-            self.say("TrainingActor", f"experience_maker.py:116] 🚀 Starting experience making with {len(samples)} samples")
+            self.say(
+                "TrainingActor", f"experience_maker.py:116] 🚀 Starting experience making with {len(samples)} samples"
+            )
             times = [self.dice.uniform(0.02, 0.2), self.dice.uniform(0.5, 1) * self.setup.slow_training]
             for seconds in times:
                 yield "sleep", seconds
@@ -191,3 +196,23 @@ class _Run:
 
     def version(self, moment: float) -> int:
         return max(version for since, version in self.lives if since <= moment)
+
+
+def event_file(path: Path, scalars: list[tuple[str, int, float, float]]) -> None:
+    """Write a TensorBoard event file of (tag, step, value, seconds since 1970), record by record."""
+    from tensorboard.compat.proto import event_pb2
+
+    from staleness_audit.readers.tensorboard import _masked_crc
+
+    def record(event: Any) -> bytes:
+        body = event.SerializeToString()
+        size = struct.pack("<Q", len(body))
+        return size + struct.pack("<I", _masked_crc(size)) + body + struct.pack("<I", _masked_crc(body))
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    events = [event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")]
+    for tag, step, value, wall in scalars:
+        event = event_pb2.Event(wall_time=wall, step=step)
+        event.summary.value.add(tag=tag, simple_value=value)
+        events.append(event)
+    path.write_bytes(b"".join(map(record, events)))

@@ -121,7 +121,7 @@ def _simulate(launch: Launch, called: Sequence[bool | None], group: int, setting
     """Follow the buffer sample by sample; None if the number of prompts per call is not known or does not fit."""
     batches, stated = launch.batches, settings.number("rollout.vllm_generate_batch_size")
     calls = launch.calls if len(launch.calls) >= sum(map(bool, called)) else []
-    if not launch.began or None in called or not (calls or stated) or any(not batch.samples for batch in batches):
+    if not launch.began or not (calls or stated) or any(not batch.samples for batch in batches):
         return None
     full = max(batch.samples or 0 for batch in batches)
     level = made = last = 0
@@ -130,8 +130,10 @@ def _simulate(launch: Launch, called: Sequence[bool | None], group: int, setting
     for number, batch in enumerate(batches):
         size = batch.samples or 0
         old = level
-        if called[number]:
-            if old >= size:
+        if called[number] is not None and called[number] != (old < size):
+            return None
+        if old < size:
+            if calls and made == len(calls):
                 return None
             level += (calls[made] if calls else stated or 0) * group
             made += 1
@@ -144,7 +146,7 @@ def _simulate(launch: Launch, called: Sequence[bool | None], group: int, setting
         if level < 0 or (size < full and level):
             return None
         shares.append([share for share in parts if share.samples])
-        whole.append(bool(called[number]) and not old and not level)
+        whole.append(not old and not level)
     return shares, whole
 
 

@@ -74,7 +74,7 @@ def _tell(launch: Launch, settings: Settings) -> Told:
     reach = None if queue is None else (2 * queue + 1 if collects else queue)
     first = launch.batches[0].step - 1 if launch.began and launch.batches else 0
     floors = [max(first, 0 if reach is None else batch.step - 1 - reach) for batch in launch.batches]
-    versions = replay(launch.items, queue, mode, floors, began=launch.began, permits=launch.timed)
+    versions = replay(launch.items, reach, mode, floors, began=launch.began, permits=launch.timed)
     return Told(launch, mode, queue, reach, filling, versions, first)
 
 

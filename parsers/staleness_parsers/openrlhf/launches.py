@@ -79,7 +79,8 @@ class Launch:
 
     ``calls``: prompts of each generation call. ``filtered``: rows of discarded groups. ``takes``: batches that were
     taken since the last step logged. ``waiting``: the last line that says the queue is full, if no step followed.
-    ``stamp``: local time of its first line. ``interval``: every how many steps its metrics were logged.
+    ``stamp``, ``queue_stamp``: local times of its first line and of the one that states the queue size.
+    ``interval``: every how many steps its metrics were logged.
     ``headed``: the logs show how it began.
     """
 
@@ -93,6 +94,7 @@ class Launch:
     takes: list[dict[str, Any]] = field(default_factory=list)
     waiting: dict[str, Any] | None = None
     stamp: str | None = None
+    queue_stamp: str | None = None
     console: bool = False
     interval: int = 1
     headed: bool = False
@@ -155,6 +157,9 @@ def find_launches(lines: Sequence[Mapping[str, Any]], scalars: Sequence[Mapping[
 
 def _settle(launches: list[Launch], found: list[Launch]) -> list[Launch]:
     """Give launches what stands in files of other processes: Ray keeps one file per process."""
+    heads = {launch.queue_stamp for launch in launches if launch.items} - {None}
+    # The same line in the file of its process and in what Ray prints.
+    launches = [launch for launch in launches if launch.items or launch.takes or launch.queue_stamp not in heads]
     lone = [launch for launch in launches if not launch.items and launch.queue_size is not None]
     bare = [launch for launch in launches if launch.items and launch.queue_size is None]
     if lone and bare and len({launch.queue_size for launch in lone}) == 1:
@@ -204,7 +209,7 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             launch = Launch(console=True, takes=takes, queue_size=launch.queue_size)
         launch.stamp = launch.stamp or row["stamp"]
         if kind == "queue_size":
-            launch.queue_size, launch.began = row["count"], True
+            launch.queue_size, launch.began, launch.queue_stamp = row["count"], True, row["stamp"]
         elif kind == "take":
             launch.takes.append({"samples": row["count"], "source": row["source"], "line": row["line"]})
         elif kind.startswith("step"):

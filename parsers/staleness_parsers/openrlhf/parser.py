@@ -17,7 +17,7 @@ from staleness_parsers.openrlhf.finish import finish_run
 from staleness_parsers.openrlhf.scalars import read_event_file
 from staleness_parsers.openrlhf.settings import command_line, from_document
 
-HEAD_BYTES: Final = 256 << 10
+HEAD_BYTES: Final = 128 << 10
 _TEXTS: Final = (".log", ".out", ".err", ".txt")
 _NAMES: Final = ("console", "stdout", "stderr", "nohup", "output")
 _CONSOLE_MARKS: Final = (
