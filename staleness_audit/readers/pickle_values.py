@@ -63,6 +63,12 @@ def refuse_call(target: object, arguments: object) -> object:
     raise BadPickle("its pickle calls something, and was not obeyed")
 
 
+def refuse_state(target: object, state: object) -> None:
+    """Refuse to set the state of anything but an opaque note, where it is dropped (the default)."""
+    if not isinstance(target, Opaque):
+        raise BadPickle("its pickle sets the state of an object, and was not obeyed")
+
+
 def refuse_persistent(reference: object) -> object:
     """Refuse every persistent id (the default)."""
     raise BadPickle("its pickle refers to outside data")
@@ -74,14 +80,18 @@ def read_pickle(
     on_call: Callable[[Any, Any], object] = refuse_call,
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
+    on_state: Callable[[Any, Any], object] = refuse_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
+
+    ``on_state`` is shown an object and the state the pickle would set on it; what it returns is ignored.
 
     Raises:
         BadPickle: cut or malformed data, or an opcode that is not for data; also whatever the callbacks raise.
 
     """
     machine = _Machine(data, start, on_name, on_call, on_persistent)
+    machine.on_state = on_state
     try:
         return machine.run()
     except (IndexError, KeyError, struct.error) as error:
@@ -107,6 +117,7 @@ class _Machine:
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
         self.on_name, self.on_call, self.on_persistent = on_name, on_call, on_persistent
+        self.on_state: Callable[[Any, Any], object] = refuse_state
 
     def run(self) -> Unpickled:
         data, stack, operations = self.data, self.stack, _OPERATIONS
@@ -295,10 +306,9 @@ def _make(kind: str, arguments: object) -> object:
 
 
 def _build(m: _Machine) -> None:
-    """BUILD sets an object's state: only on opaque notes, where it is dropped."""
-    m.pop()
-    if not isinstance(m.stack[-1], Opaque):
-        raise BadPickle("its pickle sets the state of an object, and was not obeyed")
+    """BUILD sets an object's state: it is shown to the caller, who may take note of it."""
+    state = m.pop()
+    m.on_state(m.stack[-1], state)
 
 
 def _long(width: int) -> Callable[[_Machine], None]:
