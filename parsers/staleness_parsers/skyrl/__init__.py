@@ -43,7 +43,9 @@ class SkyRL:
         evidence = [f"{file.source}: console text of SkyRL's own modules" for file in files.consoles[:1]]
         evidence += [f"{file.source}: an event file with async/staleness_*" for file in files.events[:1]]
         evidence += [f"{file.source}: a dumped training batch" for file, _ in files.dumps[:1]]
-        evidence += [f"{file.source}: a checkpoint's state" for file, _, part in files.checkpoints if "async" in part][:1]
+        evidence += [f"{file.source}: a checkpoint's state" for file, _, part in files.checkpoints if "async" in part][
+            :1
+        ]
         return Detection(tuple(evidence)) if evidence else None
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:
@@ -70,7 +72,9 @@ class SkyRL:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units (see ``finish``); point out files that belong to another run."""
         for root in survey(run).other_roots:
-            message = f"{root or '.'} holds files of another run of this framework, which are not read; audit it by itself."
+            message = (
+                f"{root or '.'} holds files of another run of this framework, which are not read; audit it by itself."
+            )
             sink.diagnose("warning", "several-runs", message, source=root or None)
         return finish_run(staged, run.assume, sink)
 

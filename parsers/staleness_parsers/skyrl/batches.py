@@ -88,7 +88,8 @@ def frame_of(launch: Launch, top: dict[int, int], dumps: dict[int, Sequence[Grou
     steps = [step for step in launch.steps.values() if "async/staleness_mean" in step.figures]
     samples = settings.samples or _samples_by_key(steps)
     waiting = any(
-        (figure := step.figure("vllm/num_requests_waiting")) is not None and figure.value > 0 for step in launch.steps.values()
+        (figure := step.figure("vllm/num_requests_waiting")) is not None and figure.value > 0
+        for step in launch.steps.values()
     )
     prompt = settings.starts_at_once(concurrency) and not waiting
     stated = settings.bound if settings.bound is not None else launch.stated_bound
@@ -96,10 +97,16 @@ def frame_of(launch: Launch, top: dict[int, int], dumps: dict[int, Sequence[Grou
     if settings.groups or (len(dumped) == 1):
         sizes = (settings.groups or dumped.pop(),)
         bounds = (stated,) if stated is not None else _bounds(steps, top, sizes)
-        return Frame(sizes, samples or 1, samples is not None or bool(dumped), bounds, prompt, settings.stepwise is False)
+        return Frame(
+            sizes, samples or 1, samples is not None or bool(dumped), bounds, prompt, settings.stepwise is False
+        )
     rows = [row for step in launch.steps.values() if (row := step.size("generate/batch_num_seq") or step.rows)]
     most = min(rows, default=0) // (samples or 1)
-    sizes = (most,) if settings.stepwise is False and most else tuple(size for size in range(1, most + 1) if _divides(steps, size))
+    sizes = (
+        (most,)
+        if settings.stepwise is False and most
+        else tuple(size for size in range(1, most + 1) if _divides(steps, size))
+    )
     if len(sizes) > MAX_SIZES:
         return Frame((), samples or 1, samples is not None, (None,), prompt, False, most)
     bounds = (stated,) if stated is not None else _bounds(steps, top, sizes)
@@ -172,23 +179,31 @@ def _loose(step: Step, top: dict[int, int], members: Range) -> Solution:
     reached = last is not None
     last = max(first, top.get(step.number or 0, step.number or 0) if last is None else last)
     tails = {first - 1: members, **{age: (int(reached), members[1]) for age in range(first, last)}, last: (0, 0)}
-    return Solution({age: (0, members[1]) for age in range(first, last + 1)}, tails)
+    return Solution(dict.fromkeys(range(first, last + 1), (0, members[1])), tails)
 
 
-def solve_batch(step: Step, frame: Frame, settings: Settings, top: dict[int, int], dump: Sequence[Group] | None) -> Batch:
+def solve_batch(
+    step: Step, frame: Frame, settings: Settings, top: dict[int, int], dump: Sequence[Group] | None
+) -> Batch:
     """Return the parts of one step's batch."""
     notes: list[tuple[str, str]] = []
     stated = step.size("async/staleness_violation_count")
     warned = stated is None or len(step.over) <= stated
     if not warned:
-        notes.append(("too-many-warnings", "More staleness warnings are logged than the step counts groups over the bound."))
+        notes.append(
+            ("too-many-warnings", "More staleness warnings are logged than the step counts groups over the bound.")
+        )
     sizes = frame.sizes
     if dump is not None and len(dump) not in sizes and frame.grouped:
-        notes.append(("batch-size-differs", "The dumped batch has another number of groups than the configuration says."))
+        notes.append(
+            ("batch-size-differs", "The dumped batch has another number of groups than the configuration says.")
+        )
         sizes = (len(dump),)
     solution = either(_solve(step, top, size, bound, warned) for size in sizes for bound in frame.bounds)
     if solution is None and sizes:
-        notes.append(("aggregates-contradict", "No batch fits the step's mean, share, extremes, counts and warnings together."))
+        notes.append(
+            ("aggregates-contradict", "No batch fits the step's mean, share, extremes, counts and warnings together.")
+        )
     if solution is None:
         rows = step.size("generate/batch_num_seq") or step.rows or 0
         most = max(sizes, default=frame.most or rows // frame.samples)
@@ -210,13 +225,9 @@ def solve_batch(step: Step, frame: Frame, settings: Settings, top: dict[int, int
 
 def _bands(solution: Solution, masked: int, prompt: bool) -> list[tuple[bool, Range, Range, int]]:
     """Return (surely there, reported, true staleness, members) of those that ``masked`` unknown others are taken from."""
-    places = [
-        (band.members[0] > 0, band.values) for band in solution.bands() for _ in range(band.members[1])
-    ]
+    places = [(band.members[0] > 0, band.values) for band in solution.bands() for _ in range(band.members[1])]
     # The i-th oldest of those that are left is at most the i-th oldest of all, and at least the one ``masked`` later.
-    left = [
-        (later[0], (later[1][0], first[1][1])) for first, later in zip(places, places[masked:], strict=False)
-    ]
+    left = [(later[0], (later[1][0], first[1][1])) for first, later in zip(places, places[masked:], strict=False)]
     return [
         (sure, values, (max(values[0] - 1, 0) if prompt else 0, values[1]), sum(1 for _ in run))
         for (sure, values), run in groupby(left)
@@ -254,24 +265,31 @@ def _without_dump(step: Step, solution: Solution, frame: Frame, settings: Settin
     # Without numbers, a trajectory has a token in the loss unless the configuration lets some be masked.
     each = low if low is not None else (1 if settings.known and settings.masks_overlong is False else 0)
     trained = each > 0 and not unsure
-    total = _loss_tokens(step, settings)
+    total = loss_tokens(step, settings)
     samples = frame.samples
     left = members[1] - masked_members
     if masked_members:
         lost = masked_members * samples
-        total = (max(total[0] - (lost * high if high is not None else total[0]), 0), None if total[1] is None else max(total[1] - lost * each, 0))
+        total = (
+            max(total[0] - (lost * high if high is not None else total[0]), 0),
+            None if total[1] is None else max(total[1] - lost * each, 0),
+        )
     parts = []
     for sure, reported, staleness, count in _bands(solution, masked_members, frame.prompt):
         least, most = (count if sure else 0) * samples, count * samples
-        rest = (left * samples - most)
+        rest = left * samples - most
         tokens_lo = least * each if trained else 0
         if high is not None and sure and trained:
             tokens_lo = max(tokens_lo, total[0] - rest * high)
         tops = [most * high] if high is not None else []
         if total[1] is not None:
-            tops.append(total[1] - (max(members[0] * samples - masked_members * samples - most, 0) * each if trained else 0))
+            tops.append(
+                total[1] - (max(members[0] * samples - masked_members * samples - most, 0) * each if trained else 0)
+            )
         groups = (count if sure else 0, count) if frame.grouped else None
-        parts.append(Part(groups, (least, most), (tokens_lo, min(tops) if tops else None), reported, staleness, trained))
+        parts.append(
+            Part(groups, (least, most), (tokens_lo, min(tops) if tops else None), reported, staleness, trained)
+        )
     masked = masked_members * samples
     masked_tokens = (masked * each, masked * high if high is not None else None)
     everyone = (members[0] * samples, members[1] * samples)
@@ -293,7 +311,7 @@ def _tokens_each(step: Step, frame: Frame) -> tuple[int | None, int | None]:
     return (int(low.value) if low else None, int(high.value) if high and frame.rows_are_trajectories(step) else None)
 
 
-def _loss_tokens(step: Step, settings: Settings | None) -> tuple[int, int | None]:
+def loss_tokens(step: Step, settings: Settings | None) -> tuple[int, int | None]:
     """Return the loss tokens of a step's rows as delivered by the generator (guide section 5.2)."""
     rows = step.size("generate/batch_num_seq") or step.rows
     mean = kept_key(step, "avg_assistant_tokens")

@@ -7,9 +7,7 @@ from typing import Final
 from staleness_audit.parser import Artifact, Card, Mode
 
 UNIT: Final = "training steps"
-CONVERSION: Final = (
-    "the bound itself: reported staleness (step trained minus step admitted) is the age of a group's oldest token, or one more"
-)
+CONVERSION: Final = "the bound itself: reported staleness (step trained minus step admitted) is the age of a group's oldest token, or one more"
 STRICT: Final = (
     "With a bound of 0, the quota of a step is its batch: training waits until every admitted group is done, and each is trained "
     "in the step that admitted it."
@@ -18,9 +16,7 @@ NO_LIMIT: Final = (
     "Only admission is limited: a group that takes long is trained in whatever step of its epoch it ends, with a warning, and "
     "nothing is dropped or cancelled for age."
 )
-BATCH_REASON: Final = (
-    "Whole batches are generated between weight syncs, at most one step ahead of the trainer (one-step-off), or none (synchronous)."
-)
+BATCH_REASON: Final = "Whole batches are generated between weight syncs, at most one step ahead of the trainer (one-step-off), or none (synchronous)."
 CARD: Final = Card(
     title="SkyRL (fully async trainer)",
     unit=UNIT,
@@ -50,9 +46,23 @@ CARD: Final = Card(
     ),
     modes=(
         Mode("fully async, bound 0", "trainer.fully_async.max_staleness_steps", CONVERSION, True, "0", STRICT),
-        Mode("fully async, bound 1 and more", "trainer.fully_async.max_staleness_steps", CONVERSION, False, "none", NO_LIMIT),
+        Mode(
+            "fully async, bound 1 and more",
+            "trainer.fully_async.max_staleness_steps",
+            CONVERSION,
+            False,
+            "none",
+            NO_LIMIT,
+        ),
         Mode("one-step-off", None, "SkyRL states no bound here; give one with --bound", None, "1", BATCH_REASON),
-        Mode("synchronous", None, "SkyRL states no bound here; give one with --bound", None, "0", "Generation and training alternate."),
+        Mode(
+            "synchronous",
+            None,
+            "SkyRL states no bound here; give one with --bound",
+            None,
+            "0",
+            "Generation and training alternate.",
+        ),
     ),
     betrays="A lost line inside a step's metrics makes that record unreadable and is reported; a lost record of a whole step shows as "
     "a gap in the numbers. A lost warning contradicts the count in the metrics, where there are any. Nothing betrays groups "

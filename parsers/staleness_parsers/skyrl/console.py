@@ -150,7 +150,11 @@ class _Reader:
             actor = f"{prefix['actor']} {prefix['pid']}" if prefix else None
             text = plain[prefix.end() :] if prefix else plain
             found = HEADER.search(text)
-            if found and (found.start() == 0 or _BAR.search(text[: found.start()])) and self._believe(found, part, text):
+            if (
+                found
+                and (found.start() == 0 or _BAR.search(text[: found.start()]))
+                and self._believe(found, part, text)
+            ):
                 self.finish_record()
                 self._begin(line, found, text[found.end() :], actor, cut)
             else:
@@ -187,7 +191,9 @@ class _Reader:
             return  # the last record of a file that was cut did not happen
         self._count_launch(row)
         row["launch"] = self.launch
-        self.record, self.actor = row, actor
+        # A record glued to a progress bar lacks the prefix that the lines after it have.
+        self.actor = actor or self.actor
+        self.record = row
         if row["kind"] not in ("config", "block"):
             self.marks.append(row)
 

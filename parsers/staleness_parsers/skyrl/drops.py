@@ -54,8 +54,8 @@ def _exhausted(found: Sequence[Stretch], frames: Mapping[int, Frame]) -> Iterato
     path = surviving(found)
     for index, (stretch, last) in enumerate(path):
         launch, frame = stretch.launch, frames[stretch.attempt]
-        epoch, prompts = last.size("trainer/epoch"), launch.per_epoch
-        if not launch.settings.refill or epoch is None or prompts is None or len(frame.sizes) != 1:
+        epoch, planned = last.size("trainer/epoch"), launch.per_epoch
+        if not launch.settings.refill or epoch is None or planned is None or len(frame.sizes) != 1:
             continue
         following = path[index + 1][1].size("trainer/epoch") if index + 1 < len(path) else None
         ended = following != epoch if index + 1 < len(path) else bool(launch.done and not launch.stopped)
@@ -63,7 +63,7 @@ def _exhausted(found: Sequence[Stretch], frames: Mapping[int, Frame]) -> Iterato
         if not ended or any("async/num_groups_dropped" not in step.figures for step in steps):
             continue
         counted = sum(step.size("async/num_groups_dropped") or 0 for step in steps)
-        left = frame.sizes[0] * (prompts - len(steps)) - counted
+        left = frame.sizes[0] * (planned - len(steps)) - counted
         mark = next((mark for mark in launch.exhausted if mark["value"] == epoch), None)
         partial = min(mark["number"] if mark else 0, max(left, 0))
         place = (mark["source"], mark["line"]) if mark else (last.source, last.line)
@@ -75,16 +75,13 @@ def _exhausted(found: Sequence[Stretch], frames: Mapping[int, Frame]) -> Iterato
 
 
 def drops_are_told(stretch: Stretch) -> bool:
-    """Whether every drop of a launch is counted somewhere."""
-    steps = [step for step in stretch.launch.steps.values() if step.words & {"metrics", "flushed"}]
-    counted = any("async/num_groups_dropped" in step.figures for step in steps)
-    if stretch.launch.settings.known and not stretch.launch.settings.refill:
-        return True  # nothing is dropped without the refill
-    whole = all("async/num_groups_dropped" in step.figures for step in steps) and bool(steps)
-    if counted:
-        ended = bool(stretch.launch.done) and not stretch.launch.stopped
-        return whole and (ended or not stretch.launch.settings.refill or True)
-    return bool(steps) and not stretch.launch.settings.refill
+    """Whether every drop of a launch is counted somewhere: nothing is dropped without the refill, nor with it unsaid."""
+    launch = stretch.launch
+    if launch.settings.known and not launch.settings.refill:
+        return True
+    counted = ["async/num_groups_dropped" in step.figures for step in launch.steps.values()]
+    recorded = [bool(step.words) for step in launch.steps.values()]
+    return bool(counted) and (all(counted) or (all(recorded) and not any(counted) and not launch.settings.known))
 
 
 def left_over(stretch: Stretch, frame: Frame) -> int | None:

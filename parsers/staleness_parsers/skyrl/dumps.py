@@ -127,7 +127,11 @@ def _groups(state: dict[str, Any]) -> list[dict[str, int]]:
 def _boundaries(value: object, rows: int) -> list[tuple[int, int]]:
     pairs = [tuple(item) for item in value if len(item) == 2] if isinstance(value, (list, tuple)) else []
     edges = [0, *(end for _, end in pairs)]
-    if not pairs or edges[-1] != rows or any(a >= b or a != start for (a, b), (start, _) in zip(pairs, pairwise(edges), strict=True)):
+    if (
+        not pairs
+        or edges[-1] != rows
+        or any(a >= b or a != start for (a, b), (start, _) in zip(pairs, pairwise(edges), strict=True))
+    ):
         raise _NotABatch("it does not say which rows form a group")
     return [(int(start), int(end)) for start, end in pairs]
 
@@ -190,4 +194,3 @@ def read_checkpoint(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
         row |= {"consumed": sizes["consumed_uids"], "filtered": sizes["filtered_uids"]}
         row["epoch"] = epoch if isinstance(epoch, int) else None
     sink.write("skyrl_checkpoints", pl.DataFrame([row], schema=CHECKPOINTS))
-

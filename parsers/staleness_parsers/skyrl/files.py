@@ -12,8 +12,9 @@ _HEAD_BYTES = 1 << 16
 _CONSOLE = re.compile(r"(?:.*/)?[^/]+\.(?:log|txt|out|stdout|err|stderr)(?:\.\d+)?|(?:.*/)?[^/.]+")
 _EVENTS = re.compile(r"(?:.*/)?events\.out\.tfevents\.[^/]*")
 _DUMP = re.compile(r"(?P<root>(?:.*/)?)global_step_(?P<step>\d{1,9})_training_input\.pkl")
-_CHECKPOINT = re.compile(r"(?P<root>(?:.*/)?)global_step_(?P<step>\d{1,9})/(?P<part>fully_async_state|trainer_state)\.pt")
-_LATEST = re.compile(r"(?:.*/)?latest_ckpt_global_step\.txt")
+_CHECKPOINT = re.compile(
+    r"(?P<root>(?:.*/)?)global_step_(?P<step>\d{1,9})/(?P<part>fully_async_state|trainer_state)\.pt"
+)
 _OWN_KEY = b"async/staleness_"
 
 
@@ -25,7 +26,6 @@ class Files:
     events: tuple[RunFile, ...]
     dumps: tuple[tuple[RunFile, int], ...]
     checkpoints: tuple[tuple[RunFile, int, str], ...]
-    latest: tuple[RunFile, ...]
     other_roots: tuple[str, ...] = ()
 
 
@@ -45,9 +45,10 @@ def survey(run: RunFiles) -> Files:
         ),
         dumps=tuple((file, int(found["step"])) for found, file in dumps if found["root"] == dump_roots[0]),
         checkpoints=tuple(
-            (file, int(found["step"]), found["part"]) for found, file in checkpoints if found["root"] == checkpoint_roots[0]
+            (file, int(found["step"]), found["part"])
+            for found, file in checkpoints
+            if found["root"] == checkpoint_roots[0]
         ),
-        latest=tuple(file for file in files if _LATEST.fullmatch(file.name)),
         other_roots=(*dump_roots[1:], *checkpoint_roots[1:]),
     )
 

@@ -8,11 +8,11 @@ from typing import Any, Final, Literal
 import orjson
 
 from staleness_audit.parser import Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
-from staleness_parsers.skyrl.batches import Frame, Group, frame_of, solve_batch
+from staleness_parsers.skyrl.batches import Frame, Group, frame_of, loss_tokens, solve_batch
 from staleness_parsers.skyrl.card import BATCH_REASON, CONVERSION, NO_LIMIT, STRICT, UNIT
 from staleness_parsers.skyrl.drops import drops, drops_are_told, left_over
 from staleness_parsers.skyrl.history import Stretch, attempts, stretches
-from staleness_parsers.skyrl.launches import Launch, Step, tell_launches
+from staleness_parsers.skyrl.launches import Launch, Mark, Step, tell_launches
 from staleness_parsers.skyrl.rows import (
     Tables,
     write_drop,
@@ -33,9 +33,16 @@ def finish_run(staged: Staged, run_assume: Mapping[str, str], sink: Sink) -> Run
     concurrency = _whole(run_assume.get("generate_concurrency_per_engine"))
     launches, dumped = _launches(staged, sink)
     found = stretches(launches)
+    if launches and found[0].first > 1:
+        message = (
+            f"The logs begin after step {found[0].first - 1}; add those of the launches before, which trained up to it."
+        )
+        sink.diagnose("warning", "beginning-missing", message, source=min(launches[0].sources), opens="training")
+    _confirm(found, [row["step"] for row in _rows(staged, "skyrl_checkpoints")])
     dumps = _assign_dumps(found, dumped, sink)
     frames = {
-        stretch.attempt: frame_of(stretch.launch, stretch.tops, dumps[stretch.attempt], concurrency) for stretch in found
+        stretch.attempt: frame_of(stretch.launch, stretch.tops, dumps[stretch.attempt], concurrency)
+        for stretch in found
     }
     tables = Tables()
     for stretch in found:
@@ -66,12 +73,14 @@ def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[
     for code, message, source in notes:
         sink.diagnose("warning", code, message, source=source, opens="training")
     dumped: dict[int, list[Group]] = {}
+    sources: dict[int, str] = {}
     for row in sorted(_rows(staged, "skyrl_groups"), key=lambda row: (row["step"], row["group"])):
         group = Group(row["trajectories"], row["unmasked"], row["loss_tokens"], row["masked_tokens"])
         dumped.setdefault(row["step"], []).append(group)
+        sources[row["step"]] = row["source"]
     saved = [row["step"] for row in _rows(staged, "skyrl_checkpoints")]
     if not launches and (dumped or saved):
-        launches = [_from_files(dumped, max(saved, default=0))]
+        launches = [_from_files(dumped, sources, max(saved, default=0))]
     for launch in launches:
         # A checkpoint keeps the configuration of the launch that wrote it; launches of one run mostly share it.
         if not launch.settings.known and checkpointed and len(launches) == 1:
@@ -79,36 +88,71 @@ def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[
     return launches, dumped
 
 
-def _from_files(dumped: Mapping[int, Sequence[Group]], saved: int) -> Launch:
+def _confirm(found: Sequence[Stretch], saved: Sequence[int]) -> None:
+    """A checkpoint proves its step, if no earlier launch can have written it."""
+    for number in saved:
+        owners = [stretch for stretch in found if number in stretch.launch.steps]
+        if len(owners) == 1 and owners[0].launch.steps[number].completed is None:
+            owners[0].launch.steps[number].completed = True
+
+
+def _from_files(dumped: Mapping[int, Sequence[Group]], sources: Mapping[int, str], saved: int) -> Launch:
     """Return what batches and checkpoints tell without any log: which steps there were, not how old anything was."""
-    steps = {number: Step(number, told=True, completed=True if number <= saved else None) for number in dumped}
+    steps = {
+        number: Step(number, source=sources[number], completed=number <= saved or None) for number in sorted(dumped)
+    }
     for step in steps.values():
-        step.source = None
-    return Launch(resumed_after=0, steps=steps)
+        step.phases["started", "convert_to_training_input"] = {}  # its batch was put together
+    return Launch({min(sources.values(), default="")}, resumed_after=0, steps=steps)
 
 
-def _assign_dumps(found: Sequence[Stretch], dumped: Mapping[int, list[Group]], sink: Sink) -> dict[int, dict[int, list[Group]]]:
+def _assign_dumps(
+    found: Sequence[Stretch], dumped: Mapping[int, list[Group]], sink: Sink
+) -> dict[int, dict[int, list[Group]]]:
     """Give each batch to the last launch that took one for this step: it overwrote those before (pitfall 2)."""
     given: dict[int, dict[int, list[Group]]] = {stretch.attempt: {} for stretch in found}
     for number, groups in dumped.items():
         owner = next(
-            (stretch for stretch in reversed(found) if number in stretch.launch.steps and stretch.launch.steps[number].taken), None
+            (
+                stretch
+                for stretch in reversed(found)
+                if number in stretch.launch.steps and stretch.launch.steps[number].taken
+            ),
+            None,
         )
         if owner is None:
             message = f"No log tells of step {number}, whose training batch was dumped; it is not known whether it was trained."
             sink.diagnose("warning", "batch-without-step", message, opens="training")
             continue
-        mean = owner.launch.steps[number].figure("generate_kept/avg_assistant_tokens", "generate/avg_assistant_tokens")
-        del mean
+        step = owner.launch.steps[number]
+        if not _agrees(step, groups):
+            message = f"The dumped batch of step {number} is not the one that its metrics are of, and was not used."
+            sink.diagnose("warning", "batch-differs", message, source=step.source, line=step.line)
+            continue
         given[owner.attempt][number] = groups
     return given
+
+
+def _agrees(step: Step, groups: Sequence[Group]) -> bool:
+    """Whether a batch has the loss tokens that the metrics count, or fewer where a filter masked groups afterwards."""
+    low, high = loss_tokens(step, None)
+    total, masked = (
+        sum(group.loss_tokens for group in groups),
+        any(group.unmasked < group.trajectories for group in groups),
+    )
+    return (masked or low <= total) and (high is None or total <= high)
 
 
 def _write_stretch(
     tables: Tables, stretch: Stretch, frame: Frame, dumps: Mapping[int, Sequence[Group]], sink: Sink
 ) -> None:
     launch = stretch.launch
-    limit = 1 if launch.settings.fully_async is False and not any("async/staleness_max" in s.figures for s in launch.steps.values()) else None
+    limit = (
+        1
+        if launch.settings.fully_async is False
+        and not any("async/staleness_max" in s.figures for s in launch.steps.values())
+        else None
+    )
     tops = {number: top if limit is None else min(top, limit) for number, top in stretch.tops.items()}
     for number, step in sorted(launch.steps.items()):
         if number < stretch.first or not (step.taken or step.completed):
@@ -134,7 +178,9 @@ def _left_over(tables: Tables, found: Sequence[Stretch], frames: Mapping[int, Fr
             write_left_over(tables, stretch.attempt, most, stretch.v_train(last)[1] + 1, place)
 
 
-def _facts(found: Sequence[Stretch], frames: Mapping[int, Frame], unseen: frozenset[str], *, has_dumps: bool) -> RunFacts:
+def _facts(
+    found: Sequence[Stretch], frames: Mapping[int, Frame], unseen: frozenset[str], *, has_dumps: bool
+) -> RunFacts:
     settings = next((s.launch.settings for s in reversed(found) if s.launch.settings.known), Settings())
     stated = next((s.launch.stated_bound for s in reversed(found) if s.launch.stated_bound is not None), None)
     bound = settings.bound if settings.bound is not None else stated
@@ -160,29 +206,33 @@ def _guarantee(found: Sequence[Stretch], settings: Settings, bound: int | None) 
     if bound == 0:
         return Guarantee(0, STRICT)
     if bound is None:
-        return Guarantee(None, f"{BOUND_KEY} is not recorded: with 0 the trainer is strict, with any other value nothing is.")
+        return Guarantee(
+            None, f"{BOUND_KEY} is not recorded: with 0 the trainer is strict, with any other value nothing is."
+        )
     return Guarantee("none", NO_LIMIT)
 
 
 def _signs(found: Sequence[Stretch]) -> Iterator[Sign]:
-    for stretch in found:
-        for mark in stretch.launch.marks:
-            kind: Literal["finished", "crashed", "waiting", "progress"] | None = None
-            what = mark["text"] or ""
-            if mark["kind"] == "done":
-                kind = "finished"
-            elif mark["kind"] in ("failed", "worker_error"):
-                kind = "crashed"
-            elif mark["kind"] == "started" and mark["word"] == "wait_for_generation_buffer":
-                kind, what = "waiting", "groups for the next batch (wait_for_generation_buffer)"
-            elif mark["kind"] in ("started", "finished"):
-                kind = "progress"
-            if kind is not None and (kind in ("finished", "crashed") or stretch is found[-1]):
-                yield Sign(kind, mark["ts"], what, mark["source"], mark["line"])
+    """Yield of the last launch its end, its last wait and its last progress."""
+    last: dict[Literal["finished", "crashed", "waiting", "progress"], tuple[Mark, str]] = {}
+    for mark in found[-1].launch.marks if found else ():
+        if mark["kind"] == "done":
+            last["finished"] = mark, mark["text"]
+        elif mark["kind"] in ("failed", "worker_error"):
+            last["crashed"] = mark, mark["text"]
+        elif mark["kind"] == "started" and mark["word"] == "wait_for_generation_buffer":
+            last["waiting"] = mark, "groups for the next batch (wait_for_generation_buffer)"
+        elif mark["kind"] in ("started", "finished"):
+            last["progress"] = mark, mark["text"]
+    for kind, (mark, what) in last.items():
+        yield Sign(kind, mark["ts"], what, mark["source"], mark["line"])
 
 
 def _hints(found: Sequence[Stretch], settings: Settings, *, has_dumps: bool) -> Iterator[Hint]:
-    yield Hint("the versions of later tokens, and which trajectory has which age", "no setting records them: the framework keeps them in memory")
+    yield Hint(
+        "the versions of later tokens, and which trajectory has which age",
+        "no setting records them: the framework keeps them in memory",
+    )
     if not settings.known:
         yield Hint("whether a group can have waited for an engine slot, so that no lower end of its age is known",
                    "keep the console text from its first line on: it begins with the configuration")  # fmt: skip
@@ -191,7 +241,9 @@ def _hints(found: Sequence[Stretch], settings: Settings, *, has_dumps: bool) -> 
     if not has_dumps:
         yield Hint("tokens and masks of each group", "set trainer.dump_data_batch=true")
     if not any(step.words for stretch in found for step in stretch.launch.steps.values()):
-        yield Hint("mean, share and extremes of the ages in each step", "keep what trainer.logger writes, or set it to console")
+        yield Hint(
+            "mean, share and extremes of the ages in each step", "keep what trainer.logger writes, or set it to console"
+        )
 
 
 def _rows(staged: Staged, table: str) -> list[dict[str, Any]]:
@@ -200,5 +252,3 @@ def _rows(staged: Staged, table: str) -> list[dict[str, Any]]:
 
 def _whole(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None
-
-

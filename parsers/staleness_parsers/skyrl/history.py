@@ -18,7 +18,8 @@ from staleness_parsers.skyrl.launches import Launch, Step
 @dataclass
 class Stretch:
     """A launch as an attempt. ``base``: version that step ``first`` starts from. ``tops``: for each step, how many steps its
-    oldest group can have been admitted before it, as generation starts anew with every launch and every epoch."""
+    oldest group can have been admitted before it, as generation starts anew with every launch and every epoch.
+    """
 
     attempt: int
     launch: Launch
@@ -35,11 +36,11 @@ def stretches(launches: Sequence[Launch]) -> list[Stretch]:
     """Put the launches in a row; each knows from which step on it went."""
     found: list[Stretch] = []
     for attempt, launch in enumerate(launches):
-        first = min(launch.steps, default=(launch.resumed_after or 0) + 1)
-        if launch.resumed_after is not None:
-            first = launch.resumed_after + 1
+        said = (launch.resumed_after or 0) + 1
+        first = min(launch.steps, default=said) if launch.resumed_after is None else min([said, *launch.steps])
         stretch = Stretch(attempt, launch, first, _base(found, first - 1))
-        stretch.tops = _tops(launch, first)
+        # Where the beginning of a launch is lost, its oldest groups may be from any step before.
+        stretch.tops = _tops(launch, 1 if launch.resumed_after is None else first)
         found.append(stretch)
     return found
 
@@ -57,7 +58,9 @@ def _base(before: Sequence[Stretch], resumed_after: int) -> Range:
     missing = resumed_after - (step.number or 0)
     # Of the number of a checkpoint at the end of training it is known that the step was not done: trackers are told
     # of a step before its checkpoint is written, and console text tells of both.
-    skipped = missing == 1 and (not stretch.launch.console or any(resumed_after in item.launch.saved for item in before))
+    skipped = missing == 1 and (
+        not stretch.launch.console or any(resumed_after in item.launch.saved for item in before)
+    )
     return low + 1, high + 1 + (0 if skipped else missing)
 
 
@@ -73,12 +76,13 @@ def surviving(stretches_: Sequence[Stretch], last: int | None = None) -> list[tu
 
 def _tops(launch: Launch, first: int) -> dict[int, int]:
     tops = {}
-    start, epoch = first, None
+    start, seen, epoch = first, first, None
     for number in sorted(launch.steps):
         named = launch.steps[number].size("trainer/epoch")
         if named is not None and epoch is not None and named != epoch:
-            start = number
-        epoch = named if named is not None else epoch
+            start = seen + 1
+        if named is not None:
+            epoch, seen = named, number
         tops[number] = max(number - start, 0)
     return tops
 

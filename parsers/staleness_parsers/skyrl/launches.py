@@ -78,8 +78,8 @@ class Step:
 
     @property
     def taken(self) -> bool:
-        """Whether a batch was put together."""
-        return bool(self.words & {"metrics", "flushed", "cut"}) or self.began("convert_to_training_input") or self.told
+        """Whether a batch was put together; a step that died while it waited for one also flushes its metrics."""
+        return "async/staleness_mean" in self.figures or self.began("convert_to_training_input") or self.told
 
 
 @dataclass
@@ -121,13 +121,28 @@ def tell_launches(
         found.append(launch)
     found.sort(key=lambda launch: (launch.first_ts, -len(launch.marks)))
     launches = _without_copies(found)
-    # A log of which only the setup of a launch is left, or that begins again without training, is no launch of its own.
-    launches = [launch for launch in launches if launch.steps or launch.settings.known or launch.resumed_after is not None]
+    # A launch that ended before it said where it goes on changed nothing.
+    launches = [launch for launch in launches if launch.steps or launch.resumed_after is not None] or launches[:1]
     _add_event_files(launches, {key[0]: rows for key, rows in blocks.items() if key[1] is None}, notes)
     for launch in launches:
         for step in launch.steps.values():
             step.completed = _completed(launch, step)
+        _fill_gaps(launch, notes)
     return launches, notes
+
+
+def _fill_gaps(launch: Launch, notes: list[tuple[str, str, str]]) -> None:
+    """Add the steps of which every line is lost: a launch does one after the other."""
+    if not launch.steps:
+        return
+    first, last = min(launch.steps), max(launch.steps)
+    before = first - 1 if launch.resumed_after is None else launch.resumed_after
+    lost = [number for number in range(before + 1, last) if number not in launch.steps]
+    launch.steps |= {number: Step(number, completed=True) for number in lost}
+    launch.steps = dict(sorted(launch.steps.items()))
+    if lost:
+        message = f"Nothing is left of {len(lost)} steps, the first of them {lost[0]}; restore the lines of this log."
+        notes.append(("steps-lost", message, min(launch.sources)))
 
 
 def _read_marks(launch: Launch, numbers: Iterable[Mapping[str, Any]]) -> None:
@@ -230,7 +245,9 @@ def _without_copies(launches: Sequence[Launch]) -> list[Launch]:
     """Join what two files tell of one launch: a tracker keeps its own copy of the console text."""
     kept: list[Launch] = []
     for launch in launches:
-        moments = {(mark["ts"], mark["kind"], mark["word"]) for mark in launch.marks if mark["kind"] in ("started", "finished")}
+        moments = {
+            (mark["ts"], mark["kind"], mark["word"]) for mark in launch.marks if mark["kind"] in ("started", "finished")
+        }
         twin = next(
             (
                 other
@@ -267,9 +284,13 @@ def _add_event_files(
         match = next((index for index in range(at, len(free)) if set(steps) & set(free[index].steps)), None)
         if match is None:
             if launches and launches[0].console:
-                notes.append(("events-without-launch", "No launch of the console log did the steps of this event file.", source))
+                notes.append(
+                    ("events-without-launch", "No launch of the console log did the steps of this event file.", source)
+                )
                 continue
-            launch = Launch({source}, first_ts=min(row["ts"] for row in rows), steps=steps, resumed_after=min(steps) - 1)
+            launch = Launch(
+                {source}, first_ts=min(row["ts"] for row in rows), steps=steps, resumed_after=min(steps) - 1
+            )
             launches.append(launch)
             continue
         at = match + (len(ordered) <= len(free))
@@ -303,8 +324,12 @@ def _event_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, Step]:
 def _completed(launch: Launch, step: Step) -> bool | None:
     """Whether a step was trained and its weights published; see the module's docstring for what proves it."""
     number = step.number or 0
-    later = any(other > number and launch.steps[other].words | set(launch.steps[other].phases) for other in launch.steps)
-    went_on = step.ended("sync_weights") and any(step.began(phase) for phase in ("eval", "save_checkpoints", "save_hf_model"))
+    later = any(
+        other > number and launch.steps[other].words | set(launch.steps[other].phases) for other in launch.steps
+    )
+    went_on = step.ended("sync_weights") and any(
+        step.began(phase) for phase in ("eval", "save_checkpoints", "save_hf_model")
+    )
     if "metrics" in step.words or later or went_on or number in launch.saved:
         return True
     if step.failed or "flushed" in step.words or (launch.failed is not None and number == max(launch.steps)):

@@ -61,8 +61,9 @@ def write_step(tables: Tables, stretch: Stretch, step: Step, batch: Batch) -> No
         tables.add("spans", trajectory_id=name, span_index=0, tokens_lo=batch.masked_tokens[0], tokens_hi=batch.masked_tokens[1],
                    loss_tokens_lo=0, loss_tokens_hi=0, version_lo=0, version_hi=v_train[1], monotone=True, **place)  # fmt: skip
         tables.add("uses", trajectory_id=name, **key, loss_tokens_lo=0, loss_tokens_hi=0, **place)
-    _constrain(tables, key, "trajectories", batch.trajectories, place)
-    _constrain(tables, key, "loss_tokens", batch.loss_tokens, place)
+    if step.completed:  # of a step that may not have happened, its classes are all there is to count
+        _constrain(tables, key, "trajectories", batch.trajectories, place)
+        _constrain(tables, key, "loss_tokens", batch.loss_tokens, place)
     if batch.parts:
         _constrain(tables, key, "staleness_max", (0, batch.parts[0].reported[1]), place)
 

@@ -66,18 +66,25 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if not config:
         return Settings()
     logger = find("trainer.logger")
+    fully_async = flag("trainer.fully_async.enabled")
+    batch = ("trainer.policy_mini_batch_size", "trainer.train_batch_size")
     engine = "generator.inference_engine"
     return Settings(
         bound=count(BOUND_KEY),
-        groups=count("trainer.policy_mini_batch_size") or count("trainer.train_batch_size") or None,
+        groups=count(*(batch[::-1] if fully_async is False else batch)) or None,
         samples=count("generator.n_samples_per_prompt") or None,
         workers=count("trainer.fully_async.num_parallel_generation_workers"),
         # The key exists since 2026-06-23; before that, the trainer was chosen by its entry point alone.
-        fully_async=flag("trainer.fully_async.enabled"),
+        fully_async=fully_async,
         refill=flag("trainer.fully_async.sample_full_batch", default=False),
         masks_zero_variance=flag("trainer.algorithm.zero_variance_filter", default=False),
         masks_overlong=flag("generator.apply_overlong_filtering", default=False),
-        stepwise=flag("generator.step_wise_trajectories", "generator.step_wise_training", "trainer.step_wise_training", default=False),
+        stepwise=flag(
+            "generator.step_wise_trajectories",
+            "generator.step_wise_training",
+            "trainer.step_wise_training",
+            default=False,
+        ),
         engines=count(f"{engine}.num_engines", "generator.num_inference_engines"),
         max_seqs=count(f"{engine}.max_num_seqs", "generator.max_num_seqs"),
         console=None if logger is None else logger == "console" or (isinstance(logger, list) and "console" in logger),

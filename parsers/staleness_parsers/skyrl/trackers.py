@@ -20,8 +20,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
         for scalar in read_scalars(run, piece.source):
             if wanted(scalar.tag):
                 row = {"source": piece.source, "line": scalar.record, "launch": None, "ts": int(scalar.wall_time * 1e6)}
-                form = "whole" if scalar.value.is_integer() and abs(scalar.value) < 1 << 24 else "single"
-                rows.append({**row, "step": scalar.step, "key": scalar.tag, "value": scalar.value, "form": form})
+                rows.append({**row, "step": scalar.step, "key": scalar.tag, "value": scalar.value, "form": "single"})
     except OptionalReaderMissing as missing:
         _diagnose(sink, piece, "warning", "tensorboard-not-read", str(missing))
     except DamagedEvents as damage:
