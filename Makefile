@@ -46,7 +46,7 @@ reformat: $(STAMP) ## Let ruff mend what it can
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## Measure; writes benchmarks/RESULTS.md
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/bench.py
 
 docs: $(STAMP) ## Write the generated parts of README.md and docs/ anew
 	$(BIN)/python docs/build_docs.py

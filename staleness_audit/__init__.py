@@ -1,4 +1,4 @@
-"""staleness-audit: were the tokens of an asynchronous RL run trained within the staleness bound?
+"""Audits whether the tokens of an asynchronous RL run were trained within the staleness bound.
 
 >>> from staleness_audit import audit
 >>> result = audit("runs/my-run", bound=3)      # doctest: +SKIP

@@ -71,7 +71,7 @@ def audit(
     assume: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Audit one run: was every trained token within the bound, and what did it cost?
+    """Audit one run: whether every trained token was within the bound, and what that cost.
 
     Args:
         path: the run's directory or file, or a folder of tables.

@@ -1,5 +1,5 @@
 # Heavy imports wait until a command needs them, so that --help is quick; Typer takes options as parameters.
-# ruff: noqa: PLC0415, PLR0917
+# ruff: noqa: PLC0415
 """The command line (DESIGN section 5): a thin layer over ``staleness_audit.api``.
 
 Exit codes: 0 within the bound, 1 violated, 2 usage error or unreadable input, 3 not known.

@@ -65,8 +65,8 @@ class Piece:
 class RunFiles:
     """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
 
-    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the user
-    says that the logs don't; rows that rest on it have the evidence ``assumed``.
+    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the
+    user says that the logs don't; rows that rest on it have the evidence ``assumed``.
     """
 
     root: Path
@@ -104,7 +104,7 @@ class RunFiles:
         if file.source.endswith(".gz"):
             return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
         if file.source.endswith(".zst"):
-            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)  # type: ignore[return-value]
+            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
         return raw
 
     def head(self, source: str, size: int = 4096) -> bytes:
@@ -219,7 +219,9 @@ def discover(path: Path) -> RunFiles:
     try:
         status = path.stat()
     except OSError as error:
-        raise UnreadableInput(f"{path}: {error.strerror or error}; give the directory or file a run has written.") from error
+        raise UnreadableInput(
+            f"{path}: {error.strerror or error}; give the directory or file a run has written."
+        ) from error
     if stat.S_ISREG(status.st_mode):
         root = path.resolve().parent
         return RunFiles(root, (_run_file(root, path.resolve().name, status),), is_directory=False)

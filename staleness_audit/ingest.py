@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -60,7 +61,9 @@ class Dataset:
         except (OSError, ValueError) as error:
             raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
         if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
-            raise UnreadableInput(f"{folder}: tables of another version; make them again with `staleness-audit ingest`.")
+            raise UnreadableInput(
+                f"{folder}: tables of another version; make them again with `staleness-audit ingest`."
+            )
         return cls(folder, manifest)
 
     @property
@@ -165,12 +168,14 @@ def ingest(
         with _locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
     except PermissionError as error:
-        raise UnreadableInput(f"{error.filename or folder}: cannot be written; choose another --tables folder.") from error
+        raise UnreadableInput(
+            f"{error.filename or folder}: cannot be written; choose another --tables folder."
+        ) from error
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let one ingestion at a time work on a folder. The kernel drops the lock when its process ends, however it ends."""
+    """Let one ingestion at a time work on a folder; the kernel drops the lock when its process ends."""
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -211,13 +216,17 @@ def _load_old(folder: Path, parser: Parser) -> Dataset | None:
     return old if old.manifest["identity"] == _identity(parser) else None
 
 
-@cache
 def _identity(parser: Parser) -> str:
-    """What made a part, besides its input: another parser, version, schema or code makes other parts."""
+    """Say what made a part, besides its input: another parser, version, schema or code makes other parts."""
+    code = _code_digest(type(parser).__module__)
+    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {code}"
+
+
+@cache
+def _code_digest(module: str) -> str:
     schemas = {name: [str(column) for column in schema] for name, schema in SCHEMAS.items()}
-    code = sorted(_sources_of(type(parser).__module__) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
-    digest = _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])
-    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {digest[:8]}"
+    code = sorted(_sources_of(module) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
+    return _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])[:8]
 
 
 def _sources_of(module: str) -> set[Path]:
@@ -236,7 +245,9 @@ def _digest(value: Any) -> str:
 
 
 def _unit_key(parser: Parser, unit: Unit) -> str:
-    return _digest([_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)])
+    return _digest(
+        [_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)]
+    )
 
 
 def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
@@ -441,6 +452,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -39,7 +39,17 @@ EVENT_KINDS: Final = (
 """Lifecycle events. ``pending`` is never logged; a parser writes it (always ``inferred``) beside other inferred
 fates to say that the trajectory may also simply have been left over when the logs end."""
 
-REASONS: Final = ("stale", "group", "zero_advantage", "filtered", "surplus", "overload", "error", "rolled_back", "unknown")
+REASONS: Final = (
+    "stale",
+    "group",
+    "zero_advantage",
+    "filtered",
+    "surplus",
+    "overload",
+    "error",
+    "rolled_back",
+    "unknown",
+)
 """Why a trajectory was dropped, cancelled or lost; also ``other:<the framework's word>``."""
 
 SEVERITIES: Final = ("error", "warning", "note")

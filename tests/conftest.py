@@ -48,8 +48,8 @@ def event_log(tmp_path: Path):
 def two_step_run(event_log):
     """Return a function that writes the run most tests look at, closed properly unless ``end=False``.
 
-    Trajectory ``a`` has 10 tokens of v0 and is trained by step 0, from v0: staleness 0. Trajectory ``b`` has 10 tokens of
-    v0 and is trained by step 2, from v2: staleness 2, of which it gained none in flight and 2 in the queue.
+    Trajectory ``a`` has 10 tokens of v0 and is trained by step 0, from v0: staleness 0. Trajectory ``b`` has 10 tokens
+    of v0 and is trained by step 2, from v2: staleness 2, of which it gained none in flight and 2 in the queue.
     So bound 2 is kept, and bound 1 is broken by one trajectory with 10 tokens.
     """
 

@@ -60,7 +60,7 @@ def test_gate_on_a_complete_log(two_step_run, options, code):
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        # The end line is missing, so any number of violations more is possible: [1, open] with bound 1, [0, open] with 2.
+        # The end line is missing, so any number more is possible: [1, open] for bound 1, [0, open] for 2.
         (["--bound", "1"], 1),
         (["--bound", "1", "--max-violations", "1"], 3),
         (["--bound", "2"], 3),
@@ -75,7 +75,7 @@ def test_gate_on_a_log_without_its_end(two_step_run, options, code):
 
 
 def test_possible_violations_within_the_allowance_are_still_not_known(event_log):
-    """One trajectory of v0 to v2, trained from v2: [0, 1] violations of bound 1. Allowing one does not make it conclusive."""
+    """A trajectory of v0 to v2, trained from v2: [0, 1] violations of bound 1. Allowing one changes nothing."""
     log = event_log("run", bound=1)
     log.add("span", trajectory_id="t", tokens=5, version_lo=0, version_hi=2).add("trained", trajectory_id="t", step=2)
     path = log.add("step", step=2, version=2).close()

@@ -128,3 +128,47 @@ class TestDrops:
         data = audited(first, last, bound=1).data
         assert data["trajectories"]["dropped"] == {"stale": exact(1)}
         assert data["waste"]["needless_drop_tokens"] == exact(3)
+
+    def test_evaluation_rollouts_are_dropped_from_no_step(self, audited: Audit) -> None:
+        data = audited(
+            closed(
+                tell("admitted", "e", role="eval"),
+                tell("dropped", "e", reason="stale", step=1),
+                tell("admitted", "a"),
+                tell("dropped", "a", reason="stale", step=1),
+                step(1, 5),
+            ),
+            bound=1,
+        ).data
+        assert data["per_step"][0]["dropped"] == exact(1)
+        assert data["trajectories"]["dropped"] == {"stale": exact(1)}
+
+    def test_a_drop_that_is_taken_back_is_none(self, audited: Audit) -> None:
+        data = audited(
+            closed(tell("admitted", "a"), tell("dropped", "a", step=1), tell("requeued", "a"), step(1, 5)), bound=1
+        ).data
+        assert data["per_step"][0]["dropped"] == exact(0)
+        assert data["trajectories"]["pending"] == exact(1)
+
+    def test_a_class_of_trajectories_is_counted_by_its_multiplicity(self, audited: Audit) -> None:
+        data = audited(
+            closed(tell("dropped", "16 of them", multiplicity=16, reason="stale", step=1), step(1, 5)), bound=1
+        ).data
+        assert data["trajectories"]["dropped"] == {"stale": exact(16)}
+        assert data["per_step"][0]["dropped"] == exact(16)
+
+    def test_a_drop_of_no_stated_step_may_belong_to_any(self, audited: Audit) -> None:
+        data = audited(closed(tell("admitted", "a"), tell("dropped", "a"), step(1, 0), step(2, 1)), bound=1).data
+        assert [row["dropped"] for row in data["per_step"]] == [{"lo": 0, "hi": 1}] * 2
+
+    def test_a_drop_for_no_stated_reason_may_have_been_needless(self, audited: Audit) -> None:
+        lines = [tell("admitted", "a"), span("a", 3, 0), tell("dropped", "a", step=1), step(1, 0)]
+        data = audited(closed(*lines), bound=1).data
+        assert data["waste"]["needless_drop_tokens"] == {"lo": 0, "hi": 3}
+
+
+class TestSteps:
+    def test_steps_of_unknown_versions_may_share_one(self, audited: Audit) -> None:
+        # Version 4 lies in all three intervals; but each may also have a version of its own.
+        lines = [step(1, 4), {"kind": "step", "step": 2, "version_hi": 4}, {"kind": "step", "step": 3}]
+        assert audited(closed(*lines), bound=1).data["run"]["steps"] == {"lo": 1, "hi": 3}

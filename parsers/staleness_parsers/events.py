@@ -15,7 +15,6 @@ line by line with the same queries, so that only the bad lines are lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -49,7 +48,17 @@ PATTERN = "*.staleness.jsonl"
 SPANS_PER_LINE = 1 << 20
 """Room in ``span_index`` for the runs of one ``versions`` list."""
 
-_NUMBERS = ("n", "attempt", "step", "multiplicity", "prompt_tokens", "waited_us", "updates", "trajectories", "resumed_after")
+_NUMBERS = (
+    "n",
+    "attempt",
+    "step",
+    "multiplicity",
+    "prompt_tokens",
+    "waited_us",
+    "updates",
+    "trajectories",
+    "resumed_after",
+)
 _INTERVALS = ("version", "tokens", "loss_tokens", "multiplicity", "staleness")
 _ENDS = tuple(f"{name}_{end}" for name in _INTERVALS for end in ("lo", "hi"))
 _WORDS = ("kind", "trajectory_id", "group_id", "role", "reason", "worker")
@@ -173,7 +182,7 @@ class EventsParser:
                 headers.append((file, header))
         _report_repeats(run, files, sink)
         _check_numbering(staged, headers, files, sink)
-        return _facts(staged, headers, sink)
+        return _facts(staged, headers, len(files), sink)
 
 
 PARSER = EventsParser()
@@ -259,20 +268,37 @@ def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]
 
 def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
     if bad.cut:
-        sink.diagnose("note", "cut-line", "The last line is cut: a record that did not happen.", source=source, line=bad.line)
+        sink.diagnose(
+            "note", "cut-line", "The last line is cut: a record that did not happen.", source=source, line=bad.line
+        )
     elif bad.rest:
         sink.diagnose(
-            "error", "damaged-file", f"Unreadable from here on: {bad.why}.", source=source, line=bad.line, opens="training"
+            "error",
+            "damaged-file",
+            f"Unreadable from here on: {bad.why}.",
+            source=source,
+            line=bad.line,
+            opens="training",
         )
     else:
         sink.diagnose(
-            "error", "bad-line", f"Not an event ({bad.why}); it was skipped.", source=source, line=bad.line, opens="training"
+            "error",
+            "bad-line",
+            f"Not an event ({bad.why}); it was skipped.",
+            source=source,
+            line=bad.line,
+            opens="training",
         )
 
 
 def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
     sink.diagnose(
-        "error", "bad-event", f"The event cannot be used: {fault}; it was skipped.", source=source, line=line, opens="training"
+        "error",
+        "bad-event",
+        f"The event cannot be used: {fault}; it was skipped.",
+        source=source,
+        line=line,
+        opens="training",
     )
 
 
@@ -315,7 +341,11 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
             )
         else:
             _diagnose_event(fault, piece.source, line, sink)
-    usable = "SELECT * EXCLUDE (fault) FROM judged WHERE fault IS NULL" if rows else f"SELECT * FROM lines WHERE NOT ({header})"
+    usable = (
+        "SELECT * EXCLUDE (fault) FROM judged WHERE fault IS NULL"
+        if rows
+        else f"SELECT * FROM lines WHERE NOT ({header})"
+    )
     connection.execute(f"CREATE TEMP VIEW usable AS {usable}")
     # Numbers that follow the lines one by one cannot repeat; only if they don't is it worth counting.
     row = connection.execute("SELECT max(n - line) = min(n - line) AND count(n) = count(*) FROM usable").fetchone()
@@ -374,7 +404,7 @@ def _stage_numbering(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
     # Only a piece with holes in it can lie between the lines of another; its numbers are kept one by one.
     sink.write(
         "loose_numbers",
-        connection.execute(
+        connection.sql(
             "SELECT getvariable('source') AS source, line, n FROM events_ WHERE n IS NOT NULL "
             "AND (SELECT max(n) - min(n) + 1 > count(n) FROM events_)"
         ).to_arrow_table(),
@@ -398,6 +428,8 @@ def _time(name: str) -> str:
     return f"make_timestamptz(CAST(round({name} * 1e6) AS BIGINT))"
 
 
+# A line that states a multiplicity speaks of a class of trajectories without names of their own.
+_CLASS = "(coalesce(multiplicity, multiplicity_lo, multiplicity_hi) IS NOT NULL)"
 _TS, _STARTED, _ENDED = (f"{_time(name)} AS {name}" for name in _TIMES)
 
 
@@ -409,11 +441,11 @@ _QUERIES = (
     (
         "trajectories",
         # An id that no line describes needs no row: the core takes it for one trajectory of the policy.
-        f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, false AS anonymous,
-                   coalesce(multiplicity, multiplicity_lo, 1) AS multiplicity_lo,
-                   coalesce(multiplicity, multiplicity_hi, 1) AS multiplicity_hi, prompt_tokens, {_PLACE}
+        f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, {_CLASS} AS anonymous,
+                   coalesce(multiplicity, multiplicity_lo, CASE WHEN {_CLASS} THEN 0 ELSE 1 END) AS multiplicity_lo,
+                   coalesce(multiplicity, multiplicity_hi, CASE WHEN NOT {_CLASS} THEN 1 END) AS multiplicity_hi, prompt_tokens, {_PLACE}
             FROM events_ WHERE trajectory_id IS NOT NULL
-              AND (kind = 'admitted' OR group_id IS NOT NULL OR role IS NOT NULL OR prompt_tokens IS NOT NULL)""",
+              AND (kind = 'admitted' OR group_id IS NOT NULL OR role IS NOT NULL OR prompt_tokens IS NOT NULL OR {_CLASS})""",
     ),
     (
         "spans",
@@ -490,8 +522,12 @@ def _write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> N
             (pl.col("n").fill_null(0).cast(pl.Int64) * SPANS_PER_LINE + pl.col("nth")).alias("span_index"),
             pl.col("tokens").alias("tokens_lo"),
             pl.col("tokens").alias("tokens_hi"),
-            counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0))).cast(pl.Int64).alias("loss_tokens_lo"),
-            counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens"))).cast(pl.Int64).alias("loss_tokens_hi"),
+            counted.then(pl.max_horizontal(pl.col("loss_tokens") - others, pl.lit(0)))
+            .cast(pl.Int64)
+            .alias("loss_tokens_lo"),
+            counted.then(pl.min_horizontal(pl.col("loss_tokens"), pl.col("tokens")))
+            .cast(pl.Int64)
+            .alias("loss_tokens_hi"),
             pl.col("version").alias("version_lo"),
             pl.col("version").alias("version_hi"),
             pl.coalesce("ended", "ts").alias("ended"),
@@ -514,7 +550,9 @@ def _runs(lists: pl.Series) -> pl.DataFrame:
         "row",
         "version",
         (pl.col("start").shift(-1, fill_value=len(values)) - pl.col("start")).alias("tokens"),
-        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias("nth"),
+        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias(
+            "nth"
+        ),
     )
 
 
@@ -532,7 +570,9 @@ def _report_repeats(run: RunFiles, files: list[RunFile], sink: Sink) -> None:
     for file in files:
         digest = run.split(file.source)[-1].digest
         if file.bytes and digest in first:
-            sink.diagnose("note", "repeated-file", f"The same bytes as {first[digest]}; it counts once.", source=file.source)
+            sink.diagnose(
+                "note", "repeated-file", f"The same bytes as {first[digest]}; it counts once.", source=file.source
+            )
         first.setdefault(digest, file.source)
 
 
@@ -598,7 +638,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
             opens="training",
         )
     end = own["n_end"].max()
-    if end is None or end < own["n_max"].max():
+    if end is None or end < own["n_max"].max():  # type: ignore[operator]
         sink.diagnose(
             "warning",
             "no-end-line",
@@ -609,31 +649,45 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
         )
 
 
-def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> RunFacts:
+def _facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
     first = headers[0][1] if headers else {}
     bounds = {header["bound"] for _, header in headers if _whole(header.get("bound")) is not None}
     if len(bounds) > 1:
-        sink.diagnose("warning", "bounds-differ", f"The headers state different bounds {sorted(bounds)}; the smallest is used.")
+        sink.diagnose(
+            "warning", "bounds-differ", f"The headers state different bounds {sorted(bounds)}; the smallest is used."
+        )
     bound = min(bounds, default=None)
     framework = str(first.get("framework") or "events")
     config = first.get("config") if isinstance(first.get("config"), dict) else {}
-    attempts = _attempts(staged, headers)
+    whole = len(headers) == files and _intact(staged)
+    attempts = _attempts(staged, headers, whole)
+    if len(headers) < files:
+        # The file may be that of another attempt, which would have rolled back any step.
+        attempts.append(Attempt(max(attempt.attempt for attempt in attempts) + 1, None, -1))
     return RunFacts(
         framework=framework,
         unit=str(first.get("unit") or "training steps"),
         dialect=str(first.get("format") or FORMAT),
         config=config or {},
-        bound=Bound(bound, "bound" if bound is not None else None, bound, "as stated: v_train - v_gen <= bound" if bound is not None else None),
+        bound=Bound(
+            bound,
+            "bound" if bound is not None else None,
+            bound,
+            "as stated: v_train - v_gen <= bound" if bound is not None else None,
+        ),
         guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
         attempts=attempts,
         signs=_signs(staged),
-        hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')] if bound is None else [],
+        undone=not whole,
+        hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')]
+        if bound is None
+        else [],
         groups_per_step=_whole(first.get("groups_per_step")),
         replay=True,
     )
 
 
-def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> list[Attempt]:
+def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], whole: bool) -> list[Attempt]:
     """Attempts by the headers (``attempt``, ``resumed_after``), else by the first step that each one is seen to take."""
     stated = {
         attempt: _whole(header.get("resumed_after"))
@@ -642,8 +696,10 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
     }
     seen: dict[int, tuple[int | None, float | None, float | None]] = {}
     if staged.has("attempt_steps"):
-        frame = staged.scan("attempt_steps").group_by("attempt").agg(
-            pl.col("first_step").min(), pl.col("started").min(), pl.col("ended").max()
+        frame = (
+            staged.scan("attempt_steps")
+            .group_by("attempt")
+            .agg(pl.col("first_step").min(), pl.col("started").min(), pl.col("ended").max())
         )
         seen = {row[0]: (row[1], row[2], row[3]) for row in frame.collect().iter_rows()}
     attempts = []
@@ -653,7 +709,7 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
         certain = resumed
         if resumed is None and number > 0 and first_step is not None:
             # The first step seen proves that the attempt resumed before it, however many lines are missing.
-            resumed, certain = first_step - 1, (first_step - 1 if _intact(staged) else -1)
+            resumed, certain = first_step - 1, (first_step - 1 if whole else -1)
         attempts.append(
             Attempt(number, resumed, certain if certain != resumed else None, _moment(started), _moment(ended))
         )
@@ -662,16 +718,22 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> 
 
 def _intact(staged: Staged) -> bool:
     """Whether no line is missing anywhere, so that the first step seen of an attempt is its first step."""
+    if not staged.has("numbering"):
+        return True
     pieces = staged.scan("numbering").collect()
     per_file = pieces.group_by("source").agg(
         pl.col("n_min").min(), pl.col("n_max").max(), pl.col("n_end").max(), pl.col("numbers").sum()
     )
-    whole = (pl.col("n_max") - pl.min_horizontal("n_min", 1.0) + 1 == pl.col("numbers")) & (pl.col("n_end") == pl.col("n_max"))
+    whole = (pl.col("n_max") - pl.min_horizontal("n_min", 1.0) + 1 == pl.col("numbers")) & (
+        pl.col("n_end") == pl.col("n_max")
+    )
     return bool(per_file.select(whole.fill_null(False).all()).item())
 
 
 def _signs(staged: Staged) -> list[Sign]:
-    pieces = staged.scan("numbering").filter(pl.col("n_end").is_not_null()).collect() if staged.has("numbering") else None
+    pieces = (
+        staged.scan("numbering").filter(pl.col("n_end").is_not_null()).collect() if staged.has("numbering") else None
+    )
     files = staged.scan("numbering").select(pl.col("source").n_unique()).collect().item() if pieces is not None else 0
     if pieces is None or not files or pieces["source"].n_unique() < files:
         return []

@@ -6,9 +6,10 @@ counts for certain and an upper end from what may count; what went unread opens 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any, Literal
 
 import polars as pl
@@ -90,7 +91,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     gate = gate or Gate()
     classes = _Classes(rebuilt)
     diagnostics = read_diagnostics(rebuilt)
-    openings = read_openings(diagnostics, facts["unseen"])
+    openings = read_openings(diagnostics, facts)
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = _per_step(classes, limit, rebuilt, openings)
@@ -100,7 +101,11 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
     exit_code = gate.exit_code(verdict, violations[gate.count] if limit is not None else None)
-    listed = worst_violations(rebuilt, limit, worst, facts.get("groups_per_step"), openings.training) if limit is not None and worst else []
+    listed = (
+        worst_violations(rebuilt, limit, worst, facts.get("groups_per_step"), openings.training)
+        if limit is not None and worst
+        else []
+    )
     return {
         "schema": SCHEMA,
         "tool": {"version": __version__},
@@ -141,8 +146,8 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     timed = [row for row in classes.steps if row["ended"] is not None or row["started"] is not None]
     times = [moment for row in timed for moment in (row["started"], row["ended"]) if moment is not None]
     starts = sorted(row["started"] for row in certain if row["started"] is not None)
-    durations = [later - earlier for earlier, later in zip(starts, starts[1:], strict=False)]
-    steps = Interval(_distinct_versions(certain), _distinct_versions(possible)).open_above(openings.training)
+    durations = [later - earlier for earlier, later in pairwise(starts)]
+    steps = Interval(_fewest_versions(certain), _most_versions(possible)).open_above(openings.training)
     return {
         "path": rebuilt.dataset.manifest["run"],
         "framework": facts["framework"],
@@ -150,7 +155,10 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
         "dialect": facts["dialect"],
         "parser": f"{rebuilt.dataset.manifest['parser']} {rebuilt.dataset.manifest['parser_version']}",
         "detected_by": rebuilt.dataset.manifest["detected_by"],
-        "attempts": len(facts["attempts"]) or 1,
+        "attempts": sum(
+            attempt["resumed_after"] is not None or attempt["resumed_after_lo"] is None for attempt in facts["attempts"]
+        )
+        or 1,
         "started": min(times).isoformat() if times else None,
         "ended": max(times).isoformat() if times else None,
         "steps": steps.json(),
@@ -158,11 +166,25 @@ def _run(rebuilt: Rebuilt, classes: _Classes, openings: Openings) -> dict[str, A
     }
 
 
-def _distinct_versions(steps: Rows) -> int:
-    """Number of distinct ``v_train``; a step whose version is not known stands for one of its own."""
+def _fewest_versions(steps: Rows) -> int:
+    """Smallest possible number of distinct ``v_train``: as few versions as can lie in all the steps' intervals."""
+    count, last = 0, -1.0
+    for low, high in sorted(
+        ((row["v_train_lo"] or 0, math.inf if row["v_train_hi"] is None else row["v_train_hi"]) for row in steps),
+        key=lambda ends: ends[1],
+    ):
+        if low > last:
+            count, last = count + 1, high
+    return count
+
+
+def _most_versions(steps: Rows) -> int:
+    """Largest possible number of distinct ``v_train``: a step whose version is not known may have one of its own."""
     return len(
         {
-            row["v_train_lo"] if row["v_train_lo"] is not None and row["v_train_lo"] == row["v_train_hi"] else (row["attempt"], row["step"])
+            row["v_train_lo"]
+            if row["v_train_lo"] is not None and row["v_train_lo"] == row["v_train_hi"]
+            else (row["attempt"], row["step"])
             for row in steps
         }
     )
@@ -173,7 +195,13 @@ def _bound(bound: int | None, facts: Mapping[str, Any]) -> dict[str, Any]:
     if bound is not None:
         return {"value": bound, "source": "cli", "key": None, "configured": stated["configured"], "conversion": None}
     if stated["value"] is None:
-        return {"value": None, "source": None, "key": stated["key"], "configured": stated["configured"], "conversion": stated["conversion"]}
+        return {
+            "value": None,
+            "source": None,
+            "key": stated["key"],
+            "configured": stated["configured"],
+            "conversion": stated["conversion"],
+        }
     return {
         "value": stated["value"],
         "source": "config",
@@ -193,7 +221,9 @@ def _guarantee(facts: Mapping[str, Any], bound: int | None) -> dict[str, Any]:
     return {"strict": strict, "limit": limit, "reason": reason}
 
 
-def _verdict(bound: int | None, violations: Mapping[str, Interval], openings: Openings, classes: _Classes, diagnostics: Rows) -> str:
+def _verdict(
+    bound: int | None, violations: Mapping[str, Interval], openings: Openings, classes: _Classes, diagnostics: Rows
+) -> str:
     if bound is None:
         return "no-bound"
     if any((violations[unit].lo or 0) > 0 for unit in ("tokens", "trajectories", "groups")):
@@ -223,8 +253,14 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
     members = [_member_class(row, openings.training) for row in classes.trajectories]
     largest = _largest(classes, openings)
     known = max((row["v_train_hi"] or 0 for row in classes.steps), default=0)
-    flights = [Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
-    queues = [Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"]) for row in classes.flights]
+    flights = [
+        Class(row["flight_lo"], row["flight_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
+        for row in classes.flights
+    ]
+    queues = [
+        Class(row["queue_lo"], row["queue_hi"], row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
+        for row in classes.flights
+    ]
 
     def average(interval: Interval, least: int | None = 0) -> dict[str, Any]:
         # Unread tokens can pull an average anywhere from the least possible value on.
@@ -249,7 +285,11 @@ def _staleness(classes: _Classes, openings: Openings, facts: Mapping[str, Any]) 
 
 def _largest(classes: _Classes, openings: Openings) -> Interval:
     """Largest token staleness: reached for certain, and reachable."""
-    reached = [row["sure_lo"] for row in classes.trajectories if row["sure"] and row["sure_lo"] is not None and row["members_lo"]]
+    reached = [
+        row["sure_lo"]
+        for row in classes.trajectories
+        if row["sure"] and row["sure_lo"] is not None and row["members_lo"]
+    ]
     reached += [row["stated_max_lo"] for row in classes.steps if row["certain"] and row["stated_max_lo"] is not None]
     reached += [row["staleness_lo"] for row in classes.tokens if row["certain"] and row["tokens_lo"]]
     if not any(row["uses_hi"] is None or row["uses_hi"] > 0 for row in classes.uses):
@@ -308,13 +348,19 @@ def _coverage(classes: _Classes, trained: Interval) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- violations
 
 
-def _violations(classes: _Classes, openings: Openings, bound: int | None, per_step: Mapping[Any, Any]) -> dict[str, Interval]:
+def _violations(
+    classes: _Classes, openings: Openings, bound: int | None, per_step: Mapping[Any, Any]
+) -> dict[str, Interval]:
     if bound is None:
         return {"tokens": NOTHING, "trajectories": NOTHING, "groups": NOTHING}
     # A step whose largest staleness is stated to exceed the bound holds a violator even if none is identified.
-    stated = any(row["certain"] and row["stated_max_lo"] is not None and row["stated_max_lo"] > bound for row in classes.steps)
+    stated = any(
+        row["certain"] and row["stated_max_lo"] is not None and row["stated_max_lo"] > bound for row in classes.steps
+    )
     least = {
-        "trajectories": sum(row["members_lo"] for row in classes.trajectories if row["sure"] and (row["sure_lo"] or 0) > bound),
+        "trajectories": sum(
+            row["members_lo"] for row in classes.trajectories if row["sure"] and (row["sure_lo"] or 0) > bound
+        ),
         "groups": sum(row["members_lo"] for row in classes.groups if row["sure"] and (row["sure_lo"] or 0) > bound),
         "tokens": sum(row["violating"].lo or 0 for row in per_step.values()),
     }
@@ -341,7 +387,11 @@ def _sum_open(values: Any) -> float | None:
 
 def _violating_steps(per_step: Mapping[Any, Any]) -> Rows:
     return [
-        {"attempt": row["shown"]["attempt"], "step": row["shown"]["step"], "trajectories": row["shown"]["violations"].json()}
+        {
+            "attempt": row["shown"]["attempt"],
+            "step": row["shown"]["step"],
+            "trajectories": row["shown"]["violations"].json(),
+        }
         for row in per_step.values()
         if row["shown"]["violations"] is not None and (row["shown"]["violations"].lo or 0) > 0
     ]
@@ -350,11 +400,14 @@ def _violating_steps(per_step: Mapping[Any, Any]) -> Rows:
 # ------------------------------------------------------------------------------------------------- steps
 
 
-def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int], dict[str, Any]]:
+def _per_step(
+    classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: Openings
+) -> dict[tuple[int, int], dict[str, Any]]:
     """One entry per step that counts or may count; ``shown`` is the JSON row, the rest feeds totals and comparisons."""
     tokens_of = _grouped(classes.tokens)
     uses_of = _grouped(classes.uses)
-    dropped = _dropped_per_step(rebuilt)
+    dropped = _dropped_per_step(rebuilt, openings)
+    unplaced = dropped.pop(None, NOTHING)
     result = {}
     for step in classes.steps:
         key = (step["attempt"], step["step"])
@@ -368,14 +421,26 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
         loss = _step_tokens(step, uses)
         token_classes = [_token_class(row) for row in tokens]
         with_tokens = [row for row in uses if row["possible"]]
-        members = [Class(row["staleness_lo"] or 0, row["staleness_hi"], row["uses_lo"] if row["certain"] and row["sure"] else 0, row["uses_hi"]) for row in with_tokens]
+        members = [
+            Class(
+                row["staleness_lo"] or 0,
+                row["staleness_hi"],
+                row["uses_lo"] if row["certain"] and row["sure"] else 0,
+                row["uses_hi"],
+            )
+            for row in with_tokens
+        ]
         largest = _step_largest(step, with_tokens, tokens)
         violating = _step_violating(step, tokens, with_tokens, loss, bound)
         violations = None
         if bound is not None:
             floor = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
-            proven = sum(row["uses_lo"] for row in with_tokens if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
-            violations = Interval(max(proven, floor), _sum_open(row["uses_hi"] for row in with_tokens if _exceeds(row, bound)))
+            proven = sum(
+                row["uses_lo"] for row in with_tokens if row["certain"] and row["sure"] and row["staleness_lo"] > bound
+            )
+            violations = Interval(
+                max(proven, floor), _sum_open(row["uses_hi"] for row in with_tokens if _exceeds(row, bound))
+            )
         started, ended = step["started"], step["ended"]
         result[key] = {
             "loss": loss,
@@ -391,7 +456,9 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
                 "max": largest.open_above(openings.training),
                 "mean": Interval(0, None) if openings.training else mean(token_classes),
                 "violations": violations.open_above(openings.training) if violations is not None else None,
-                "dropped": dropped.get(key, NOTHING).open_above(openings.any or "dropped" in openings.unseen),
+                "dropped": (dropped.get(key, NOTHING) + unplaced).open_above(
+                    openings.any or "dropped" in openings.unseen
+                ),
                 "waited_s": None if step["waited_us"] is None else step["waited_us"] / 1e6,
                 "duration_s": (ended - started).total_seconds() if started and ended else None,
                 "started": started.isoformat() if started else None,
@@ -452,19 +519,46 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     return Interval(least, None if most is None else max(most, least))
 
 
-def _dropped_per_step(rebuilt: Rebuilt) -> dict[tuple[int, int], Interval]:
+def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int] | None, Interval]:
+    """Trajectories dropped while each step was being collected; under None those that any step may have seen."""
+    step, certain = ["fate_attempt", "fate_step"], pl.col("fates").str.starts_with("dropped:")
     rows = (
-        rebuilt.dataset.scan("events")
-        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") != "inferred"))
-        .group_by(pl.col("attempt").fill_null(0), "step")
-        .agg(pl.col("multiplicity").fill_null(1).sum().alias("dropped"))
+        pl.scan_parquet(rebuilt.part("trajectory_lives"))
+        .filter(pl.col("fates").str.contains("dropped:", literal=True))
+        .group_by(step)
+        .agg(
+            pl.col("multiplicity_lo").filter(certain & ~pl.col("fates").str.contains("\x1f", literal=True)).sum(),
+            pl.col("multiplicity_hi").sum(),
+            pl.col("multiplicity_hi").is_null().any().alias("open"),
+        )
         .collect()
     )
-    return {(row["attempt"], row["step"]): Interval.exact(row["dropped"]) for row in rows.to_dicts()}
+    counts: dict[tuple[int, int] | None, Interval] = {}
+    for attempt, number, low, high, endless in rows.iter_rows():
+        most = None if endless else high
+        if number is None:
+            counts[None] = counts.get(None, NOTHING) + Interval(0, most)
+        else:
+            counts[attempt, number] = Interval(0 if openings.undone else low, most)
+    possible = (
+        rebuilt.dataset.scan("events")
+        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") == "inferred"))
+        .group_by(pl.col("attempt").fill_null(0), "step")
+        .agg(pl.col("multiplicity").fill_null(1).sum())
+        .collect()
+    )
+    for attempt, number, some in possible.iter_rows():
+        counts[attempt, number] = counts.get((attempt, number), NOTHING) + Interval(0, some)
+    return counts
 
 
 def _reported(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]]) -> Rows:
-    rows = rebuilt.dataset.scan("reported").filter(pl.col("name").cast(pl.String).is_in(list(CANONICAL))).collect().to_dicts()
+    rows = (
+        rebuilt.dataset.scan("reported")
+        .filter(pl.col("name").cast(pl.String).is_in(list(CANONICAL)))
+        .collect()
+        .to_dicts()
+    )
     rebuilt_values = {
         key: {
             "step.trajectories": row["shown"]["trajectories"],
@@ -496,7 +590,12 @@ def _reasons(by_fate: Mapping[str, Interval], kind: str, openings: Openings) -> 
     reasons = {fate.removeprefix(f"{kind}:"): count for fate, count in by_fate.items() if fate.startswith(f"{kind}:")}
     if kind == "lost" and openings.any:
         # That nothing more is heard of them proves nothing where lines are missing.
-        reasons = {reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count for reason, count in reasons.items()}
+        reasons = {
+            reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count
+            for reason, count in reasons.items()
+        }
+    if openings.undone:
+        reasons = {reason: Interval(0, count.hi) for reason, count in reasons.items()}
     if openings.any or kind in openings.unseen:
         reasons = {reason: count.open_above(openings.any) for reason, count in reasons.items()}
         reasons["unknown"] = reasons.get("unknown", NOTHING).open_above()
@@ -514,7 +613,10 @@ def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
 
 def _trajectories(classes: _Classes, openings: Openings) -> dict[str, Any]:
     by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
-    everything = Interval(sum(row["trajectories_lo"] for row in classes.fates), _sum_open(row["trajectories_hi"] for row in classes.fates))
+    least = (
+        by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+    )
+    everything = Interval(least, _sum_open(row["trajectories_hi"] for row in classes.fates))
     return {
         "seen": everything.open_above(openings.any or bool(openings.unseen)),
         "trained": by_fate.get("trained:", NOTHING).open_above(openings.training),
@@ -531,15 +633,26 @@ def _tokens(classes: _Classes, openings: Openings, per_step: Mapping[Any, Any]) 
     trained = total(row["loss"] for row in per_step.values())
     candidates = [row for row in classes.fates if "trained:" in row["fates"]]
     distinct = Interval(
-        sum(row["trained_lo"] for row in candidates if len(row["fates"]) == 1), _sum_open(row["trained_hi"] for row in candidates)
+        sum(row["trained_lo"] for row in candidates if len(row["fates"]) == 1),
+        _sum_open(row["trained_hi"] for row in candidates),
     )
     if distinct.hi is None or (trained.hi is not None and trained.hi < distinct.hi):
         distinct = Interval(distinct.lo, trained.hi)
     masked = Interval(
-        sum(max(row["tokens_lo"] - row["trained_hi"], 0) for row in candidates if len(row["fates"]) == 1 and row["trained_hi"] is not None),
-        _sum_open(None if row["tokens_hi"] is None else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0) for row in candidates),
+        sum(
+            max(row["tokens_lo"] - row["trained_hi"], 0)
+            for row in candidates
+            if len(row["fates"]) == 1 and row["trained_hi"] is not None
+        ),
+        _sum_open(
+            None
+            if row["tokens_hi"] is None
+            else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0)
+            for row in candidates
+        ),
     )
-    generated = Interval(sum(row["tokens_lo"] for row in classes.fates), _sum_open(row["tokens_hi"] for row in classes.fates))
+    surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
+    generated = Interval(sum(row["tokens_lo"] for row in surely), _sum_open(row["tokens_hi"] for row in classes.fates))
     return {
         "generated": generated.open_above(openings.any or bool(openings.unseen)),
         "trained": trained.open_above(openings.training),
@@ -596,11 +709,17 @@ def _waste(classes: _Classes, openings: Openings, tokens: Mapping[str, Any], bou
     doomed = needless = None
     if bound is not None:
         doomed = Interval(
-            sum(row["tokens_lo"] for row in classes.ages if row["age_lo"] > bound),
+            0 if openings.undone else sum(row["tokens_lo"] for row in classes.ages if row["age_lo"] > bound),
             _sum_open(row["tokens_hi"] for row in classes.ages if row["age_hi"] is None or row["age_hi"] > bound),
         ).open_above(openings.any or bool({"dropped", "cancelled", "lost"} & openings.unseen))
         needless = Interval(
-            sum(row["tokens_lo"] for row in classes.drops if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound),
+            0
+            if openings.undone
+            else sum(
+                row["tokens_lo"]
+                for row in classes.drops
+                if row["certain"] and row["age_hi"] is not None and row["age_hi"] <= bound
+            ),
             _sum_open(row["tokens_hi"] for row in classes.drops if row["age_lo"] is None or row["age_lo"] <= bound),
         ).open_above(openings.any or "dropped" in openings.unseen)
     return {
@@ -619,8 +738,8 @@ def _length_bias(lengths: pl.DataFrame, openings: Openings) -> dict[str, Any]:
     finished, trained = int(lengths["finished"].sum()), int(lengths["trained"].sum())
     if not trained:
         return unknown
-    mean_finished = (lengths["tokens"] * lengths["finished"]).sum() / finished
-    mean_trained = (lengths["tokens"] * lengths["trained"]).sum() / trained
+    mean_finished = float((lengths["tokens"] * lengths["finished"]).sum()) / finished
+    mean_trained = float((lengths["tokens"] * lengths["trained"]).sum()) / trained
     by_length = lengths.sort("tokens").with_columns(
         (pl.col("finished").cum_sum() / finished).alias("f"), (pl.col("trained").cum_sum() / trained).alias("g")
     )

@@ -129,7 +129,7 @@ class Tensor:
         picked = _pick(values, self.shape, self.stride, self.offset)
         return _bfloats(picked) if self.dtype == "bfloat16" else picked
 
-    def tolist(self) -> Any:  # noqa: ANN401 - a number or nested lists
+    def tolist(self) -> Any:
         """Elements nested by shape, like torch's ``tolist``."""
         flat = self.flat()
         if not self.shape:
@@ -174,7 +174,7 @@ def open_torch(run: RunFiles, source: str) -> Iterator[Any]:
         yield load(stream)
 
 
-def load(stream: BinaryIO | IO[bytes]) -> Any:  # noqa: ANN401 - a file holds anything
+def load(stream: BinaryIO | IO[bytes]) -> Any:
     """Read the value of a seekable stream; tensors read from the same stream later."""
     try:
         start = stream.read(4)

@@ -49,7 +49,8 @@ def escapes(document: dict[str, Any], truth: dict[str, Any]) -> list[str]:
     for path, value in truth.items():
         got = at(document, path)
         if path == "verdict":
-            if (got, value) in {("pass", "fail"), ("fail", "pass"), ("pass", "inconclusive"), ("fail", "inconclusive")}:
+            # If it is not known whether any token was trained, "every trained token is clean" may hold of none.
+            if (got, value) in {("pass", "fail"), ("fail", "pass"), ("fail", "inconclusive")}:
                 found.append(f"verdict: {got}, truth {value}")
         elif path == "per_step":
             found += _step_differences(got, value, _outside, partial=True)
@@ -101,7 +102,9 @@ def _histogram_escapes(path: str, got: list[dict[str, Any]], unit: str, value: d
     return found
 
 
-def _step_differences(rows: list[dict[str, Any]], truth: dict[Any, dict[str, Any]], wrong: Any, partial: bool = False) -> list[str]:
+def _step_differences(
+    rows: list[dict[str, Any]], truth: dict[Any, dict[str, Any]], wrong: Any, partial: bool = False
+) -> list[str]:
     found = []
     by_key = {(row["attempt"], row["step"]): row for row in rows}
     for key in sorted(set(by_key) ^ set(truth)):
@@ -131,7 +134,7 @@ def _unequal(got: Any, true: Any) -> bool:
 
 
 def _outside(got: Any, true: Any) -> bool:
-    """A truth of None (nothing trained) says nothing that an interval could contradict except by claiming a lower end."""
+    """A truth of None (nothing trained) can only be contradicted by an interval that claims a lower end."""
     if not isinstance(got, dict):
         return got is not None and _unequal(got, true)
     if true is None:

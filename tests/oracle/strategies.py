@@ -74,7 +74,7 @@ def life(draw: Any, name: str, group: str | None, run: tuple[dict[int, int | Non
     open_steps = [step for step in steps if step.attempt >= attempt]
     uses: tuple[Use, ...] = ()
     newest = max((step.version for step in steps), default=0)
-    if plan in ("trained", "returned") and open_steps:
+    if plan in ("trained", "returned") and open_steps and role == "train":
         times = draw(st.sampled_from((1, 1, 1, 2, 3)))
         taken = draw(st.lists(st.sampled_from(open_steps), min_size=1, max_size=times, unique=True))
         uses = tuple(Use(step.attempt, step.step) for step in taken)
@@ -97,7 +97,7 @@ def life(draw: Any, name: str, group: str | None, run: tuple[dict[int, int | Non
             own = [step for step in steps if step.attempt == attempt]
             if own:
                 step = draw(st.sampled_from(own)).step
-            elif reason in ("stale", "group"):
+            elif reason in ("stale", "group", "unknown"):
                 reason = "filtered"
         tell.append(Happening(plan, clock + 0.5, reason, step))
     uses = tuple(_masked(draw, use, parts) for use in uses)

@@ -1,11 +1,11 @@
 """The figures of the JSON document, token by token (DESIGN sections 2, 3 and 5), as a flat dictionary.
 
-Keys are paths of the document (``staleness.max``); values are exact: int, Fraction or None. Written from the design alone.
+Keys are paths of the document (``staleness.max``); values are exact: int, Fraction or None. Made from the design alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -110,7 +110,7 @@ def _staleness(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]
 
 def _fates(run: Run, lives: list[Life]) -> dict[str, Any]:
     lived: dict[str, Any] = {"seen": len(lives), "trained": 0, "pending": 0, "unknown": 0}
-    tokens: dict[str, Any] = {name: 0 for name in ("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted")}
+    tokens: dict[str, Any] = dict.fromkeys(("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted"), 0)
     for name in TERMINAL:
         lived[name], tokens[name] = Counter(), Counter()
     for life in lives:
@@ -143,17 +143,20 @@ def doomed(life: Life, bound: int) -> int:
 def needless(run: Run, life: Life, bound: int) -> int | None:
     """Tokens of a trajectory dropped for age although the step then being collected could have taken it.
 
-    Age is that of the oldest token that would have counted; None if none would have, so that no age is defined.
+    Age is that of the oldest token that would have counted. None if it is not determined: none would have counted, or
+    the reason for the drop is not known.
     """
     kind, reason = fate(run, life)
-    if kind != "dropped" or reason not in ("stale", "group"):
+    if kind != "dropped" or reason not in ("stale", "group", "unknown"):
         return 0
     drop = [happening for happening in life.happenings if happening.kind == "dropped"][-1]
     step = run.by_key[life.attempt if drop.attempt is None else drop.attempt, drop.step]  # type: ignore[index]
     unmasked = [version for version, in_loss in zip(life.versions, life.loss, strict=True) if in_loss]
     if not unmasked:
         return None if life.versions else 0
-    return len(life.versions) if step.version - min(unmasked) <= bound else 0
+    if step.version - min(unmasked) > bound:
+        return 0
+    return None if reason == "unknown" else len(life.versions)
 
 
 def _waste(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]:

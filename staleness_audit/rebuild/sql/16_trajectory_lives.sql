@@ -61,7 +61,7 @@ SELECT
     END AS fates,
     coalesce(life_events.has_finished, false) OR distinct_tokens.key IS NOT NULL OR coalesce(life_events.fate = 'dropped', false) AS has_finished,
     life_events.admitted, life_events.started, life_events.finished, life_events.enqueued, life_events.sampled, life_events.ended,
-    life_events.fate_attempt, life_events.fate_step, life_events.fate_v_lo, life_events.fate_v_hi,
+    coalesce(life_events.fate_attempt, members.attempt) AS fate_attempt, life_events.fate_step, life_events.fate_v_lo, life_events.fate_v_hi,
     coalesce(span_sums.twin_lo <> members.twin OR span_sums.twin_hi <> members.twin, false)
         OR coalesce(life_events.twin_lo <> members.twin OR life_events.twin_hi <> members.twin, false) AS collides
 FROM members

@@ -85,7 +85,7 @@ def _verdict(data: Data, page: Page) -> None:
     run = data["run"]
     name = NAMES[data["verdict"]]
     version = f" {page.plain(run['framework_version'], 40)}" if run["framework_version"] else ""
-    head = Text(f" {name} ", STYLES[data["verdict"]])
+    head = Text.assemble((f" {name} ", STYLES[data["verdict"]]))
     head.append(f"  {page.plain(run['framework'], 60)}{version}", "bold")
     if (dialect := run.get("dialect")) and dialect != run["framework"]:
         head.append(f" {page.glyphs.dot} {page.plain(dialect, 60)}", "dim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -48,7 +49,7 @@ def _guaranteed(mode: Mode) -> Text:
 
 
 def _limit(mode: Mode) -> str:
-    return {"none": "unbounded"}.get(mode.limit, mode.limit)
+    return re.sub(r"\bnone\b", "unbounded", mode.limit)
 
 
 def _card(name: str, parser: Parser, page: Page) -> None:

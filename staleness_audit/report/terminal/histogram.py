@@ -110,7 +110,8 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
         style = NEUTRAL if bound is None else BEYOND if beyond else WITHIN
         count = {"lo": each.low, "hi": each.high}
         share = percent(each.low / whole) if whole and each.low == each.high else ""
-        table.add_row(each.label(), interval(count, glyphs), share, bar((each.low, each.high), scale, glyphs, style, length))
+        blocks = bar((each.low, each.high), scale, glyphs, style, length)
+        table.add_row(each.label(), interval(count, glyphs), share, blocks)
     if not drawn:
         _draw_bound(table, bound, glyphs.rule * length)
     page.print(table, 2)

@@ -44,7 +44,7 @@ class Page:
             self.console.out(line.rstrip(), highlight=False)
 
     def room(self, wanted: int, others: int) -> int:
-        """Columns for a bar beside ``others``: as many as ``wanted``, but on a narrow page fewer, so that numbers stay whole."""
+        """Columns for a bar beside ``others``: those ``wanted``, or fewer on a narrow page, to keep numbers whole."""
         return max(min(wanted, self.width - others), 4)
 
     def section(self, title: str) -> None:

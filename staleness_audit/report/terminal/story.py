@@ -15,7 +15,7 @@ from staleness_audit.check.story import Entry, Story, StoryUse
 from staleness_audit.report.terminal.cost import REASONS
 from staleness_audit.report.terminal.histogram import bar
 from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import is_exact, number, place
+from staleness_audit.report.terminal.words import is_exact, moment, number, place
 from staleness_audit.report.terminal.worst import CONTROLS
 
 BAR = 24
@@ -192,7 +192,11 @@ def _events(story: Story, page: Page) -> None:
     ]
     page.table((("time", "right"), "version", "what happened", "where it says so"), rows)
     if begin is not None:
-        page.print(Text(f"time in seconds from {begin.strftime('%Y-%m-%d %H:%M:%S UTC')}", "dim"), 2)
+        page.print(Text(f"time in seconds from {moment(begin.isoformat())}", "dim"), 2)
+    seen = {entry.evidence for entry in story.entries}
+    for known, mark in _MARKS.items():
+        if known in seen:
+            page.print(Text(f"{mark} {known}: {_MEANINGS[known]}", "dim"), 2)
 
 
 def _seconds(ts: datetime | None, begin: datetime | None) -> str:
@@ -213,8 +217,15 @@ def _what(entry: Entry, page: Page) -> Text:
 
 def _place(entry: Entry, page: Page) -> str:
     where = place({"source": entry.source, "line": entry.line, "locator": entry.locator}, page.glyphs)
-    known = "" if entry.evidence in (None, "recorded") else f" ({entry.evidence})"
-    return where + known
+    return where + (f" {_MARKS[entry.evidence]}" if entry.evidence in _MARKS else "")
+
+
+_MARKS = {"derived": "*", "inferred": "?", "assumed": "!"}
+_MEANINGS = {
+    "derived": "follows from what is recorded by the framework's rules",
+    "inferred": "only narrowed down",
+    "assumed": "as --assume says",
+}
 
 
 # ------------------------------------------------------------------------------------------------- what follows
