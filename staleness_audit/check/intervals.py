@@ -79,7 +79,7 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
     ends = [(item.lo if low else item.hi, item.n_lo, item.n_hi) for item in classes]
     if any(value is None and (most is None or most > 0) for value, _, most in ends):
         return None
-    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), reverse=not low)
+    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), key=lambda end: end[0], reverse=not low)
     count = sum(least for _, least, _ in ordered)
     weight = sum(Fraction(value) * least for value, least, _ in ordered)
     best = weight / count if count else None

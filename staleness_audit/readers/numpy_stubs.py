@@ -40,7 +40,9 @@ def scalar_value(value: object) -> Any:  # noqa: ANN401 - a number, or whatever 
 def _decode(dtype: object, data: object) -> list[Any]:
     """Decode little-endian numbers."""
     code = _CODES.get(str(dtype.arguments[0])) if isinstance(dtype, Stub) and dtype.arguments else None
-    order = dtype.state[1] if isinstance(dtype, Stub) and isinstance(dtype.state, tuple) and len(dtype.state) > 1 else ""
+    order = (
+        dtype.state[1] if isinstance(dtype, Stub) and isinstance(dtype.state, tuple) and len(dtype.state) > 1 else ""
+    )
     if code is None or order == ">" or not isinstance(data, bytes | bytearray):
         raise BadTorchFile("it holds an array of a type that is no plain number")
     try:

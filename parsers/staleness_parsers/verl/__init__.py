@@ -20,7 +20,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
-from staleness_parsers.verl import console, dumps, facts, fates, fully_async, metrics, state, v1
+from staleness_parsers.verl import console, dumps, facts, fates, fully_async, metrics, state, v1, v1_rows
 from staleness_parsers.verl.card import CARD
 from staleness_parsers.verl.files import METRIC_MARKS, Survey, survey
 from staleness_parsers.verl.launches import Launch, Row, launches
@@ -37,13 +37,28 @@ class Verl:
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise checkpoints and dumps by their names, rollout dumps, metrics and consoles by their first bytes."""
         files = survey(run)
-        strong = [f"{entry.file.source}: a TransferQueue checkpoint beside a model checkpoint" for entry in files.checkpoints[:1]]
+        strong = [
+            f"{entry.file.source}: a TransferQueue checkpoint beside a model checkpoint"
+            for entry in files.checkpoints[:1]
+        ]
         strong += [f"{entry.file.source}: a mini-batch dumped by skip.rollout_tq" for entry in files.batches[:1]]
         strong += [f"{entry.file.source}: a group dumped by skip.async_rollout" for entry in files.groups[:1]]
         strong += [f"{file.source}: actors or records of verl's trainers" for file in files.consoles[:1]]
-        strong += [f"{file.source}: metrics as verl's file logger names them" for file in files.metrics if any(mark in run.head(file.source, 1 << 16) for mark in METRIC_MARKS)][:1]
-        strong += [f"{file.source}: a configuration of verl's trainer" for file in files.configs if b"\nactor_rollout_ref:" in b"\n" + run.head(file.source, 1 << 20)][:1]
-        weak = [f"{entry.file.source}: rows as verl's rollout dump writes them" for entry in files.rollouts if entry.file.bytes][:1]
+        strong += [
+            f"{file.source}: metrics as verl's file logger names them"
+            for file in files.metrics
+            if any(mark in run.head(file.source, 1 << 16) for mark in METRIC_MARKS)
+        ][:1]
+        strong += [
+            f"{file.source}: a configuration of verl's trainer"
+            for file in files.configs
+            if b"\nactor_rollout_ref:" in b"\n" + run.head(file.source, 1 << 20)
+        ][:1]
+        weak = [
+            f"{entry.file.source}: rows as verl's rollout dump writes them"
+            for entry in files.rollouts
+            if entry.file.bytes
+        ][:1]
         if strong:
             return Detection((*strong, *weak))
         return Detection(tuple(weak), strong=False) if weak else None
@@ -61,13 +76,27 @@ class Verl:
             units += [Unit("rollout", (piece,), {"step": entry.number}) for piece in run.split(entry.file.source)]
         for entry in files.checkpoints:
             folder = entry.file.name.rsplit("/", 1)[0]
-            storage = [file.source for file in run.files if file.name.startswith(f"{folder}/simple_storage/") and file.name.endswith(".pkl")]
+            storage = [
+                file.source
+                for file in run.files
+                if file.name.startswith(f"{folder}/simple_storage/") and file.name.endswith(".pkl")
+            ]
             pieces = tuple(run.whole(source) for source in (entry.file.source, *storage))
-            units.append(Unit("checkpoint", pieces, {"source": entry.file.source, "step": entry.number, "storage": storage}))
+            units.append(
+                Unit("checkpoint", pieces, {"source": entry.file.source, "step": entry.number, "storage": storage})
+            )
         for entry in files.batches:
-            units.append(Unit("batch", (run.whole(entry.file.source),), {"source": entry.file.source, "step": entry.number, "part": entry.part}))
+            units.append(
+                Unit(
+                    "batch",
+                    (run.whole(entry.file.source),),
+                    {"source": entry.file.source, "step": entry.number, "part": entry.part},
+                )
+            )
         for entry in files.groups:
-            units.append(Unit("group", (run.whole(entry.file.source),), {"source": entry.file.source, "feed": entry.number}))
+            units.append(
+                Unit("group", (run.whole(entry.file.source),), {"source": entry.file.source, "feed": entry.number})
+            )
         return units
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -84,7 +113,9 @@ class Verl:
         elif unit.kind == "rollout":
             dumps.stage_rollouts(run, piece, int(unit.options["step"]), sink)
         else:
-            {"checkpoint": state.stage_checkpoint, "batch": state.stage_batch, "group": state.stage_group}[unit.kind](unit, run, sink)
+            {"checkpoint": state.stage_checkpoint, "batch": state.stage_batch, "group": state.stage_group}[unit.kind](
+                unit, run, sink
+            )
 
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units: launches first, then the steps of the trainer that ran."""
@@ -95,7 +126,12 @@ class Verl:
         settings = configs[-1] if configs else Settings()
         rule = _rule(settings, records, messages, files, staged)
         found = launches(records, messages, by_version=rule == "fa")
-        seen = {"rollouts": bool(files.rollouts), "checkpoints": bool(files.checkpoints or files.batches), "metrics": bool(records), "groups": bool(files.groups)}
+        seen = {
+            "rollouts": bool(files.rollouts),
+            "checkpoints": bool(files.checkpoints or files.batches),
+            "metrics": bool(records),
+            "groups": bool(files.groups),
+        }
         scale, trigger, unseen = 1, 1, frozenset({"dropped", "lost", "pending"})
         if rule == "fa":
             model = fully_async.build(settings, found, staged)
@@ -104,10 +140,17 @@ class Verl:
             unseen = _unseen(found)
         else:
             steps = v1.build(settings, found, staged, rule)
-            dated = v1.write_trained(steps, sink)
+            dated = v1_rows.write_trained(steps, sink)
             scale = steps.scale
             if rule == "v1":
                 unseen = fates.write_fates(steps, dated, sink)
+        if not any(launch.records for launch in found) and not files.rollouts and not files.checkpoints:
+            sink.diagnose(
+                "warning",
+                "no-steps",
+                "No metrics, dumps or checkpoints tell which steps were trained: keep the console, trainer.rollout_data_dir or the file logger's output.",
+                opens="training",
+            )
         _remark(settings, configs, found, sink)
         figures = pl.DataFrame(list(facts.reported(found, rule, scale, trigger)), infer_schema_length=None)
         if figures.height:
@@ -122,11 +165,18 @@ def _rows(staged: Staged, table: str) -> list[Row]:
 def _rule(settings: Settings, records: Sequence[Row], messages: Sequence[Row], files: Survey, staged: Staged) -> str:
     """Which trainer's rules hold: ``v1``, ``fa``, ``oso``, or ``other`` (a trainer whose versions nothing tells)."""
     actors = {message["text"] for message in messages if message["kind"] == "launch"}
-    if settings.trainer == "fully_async" or files.groups or any(actor.startswith("FullyAsync") for actor in actors) or any(row["fa_version"] is not None for row in records):
+    if (
+        settings.trainer == "fully_async"
+        or files.groups
+        or any(actor.startswith("FullyAsync") for actor in actors)
+        or any(row["fa_version"] is not None for row in records)
+    ):
         return "fa"
     if settings.trainer == "one_step_off" or any(actor.startswith("OneStep") for actor in actors):
         return "oso"
-    named = staged.has(dumps.TABLE) and bool(staged.scan(dumps.TABLE).select(pl.col("uid").is_not_null().any()).collect().item())
+    named = staged.has(dumps.TABLE) and bool(
+        staged.scan(dumps.TABLE).select(pl.col("uid").is_not_null().any()).collect().item()
+    )
     if settings.trainer in ("separate_async", "colocate_async", "sync") or files.checkpoints or files.batches or named:
         return "v1"
     return "v1" if any(row["worst_max"] is not None for row in records) else "other"
@@ -148,9 +198,19 @@ def _unseen(found: Sequence[Launch]) -> frozenset[str]:
 def _remark(settings: Settings, configs: Sequence[Settings], found: Sequence[Launch], sink: Sink) -> None:
     """Point out what makes the run's own figures mean something else."""
     if len({str(item.get(key)) for item in configs for key in ("trainer.v1.sampler",)}) > 1:
-        sink.diagnose("warning", "settings-changed", "The launches of this run had different sampler settings; those of the last one are used.", source=settings.source)
+        sink.diagnose(
+            "warning",
+            "settings-changed",
+            "The launches of this run had different sampler settings; those of the last one are used.",
+            source=settings.source,
+        )
     if settings.count("trainer.critic_warmup"):
-        sink.diagnose("note", "critic-warmup", "While the critic warms up, versions advance without a change of the policy (trainer.critic_warmup).", source=settings.source)
+        sink.diagnose(
+            "note",
+            "critic-warmup",
+            "While the critic warms up, versions advance without a change of the policy (trainer.critic_warmup).",
+            source=settings.source,
+        )
     for launch in found:
         for message in launch.said("injected")[:1]:
             sink.diagnose(

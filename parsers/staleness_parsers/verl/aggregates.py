@@ -64,7 +64,12 @@ class Spread:
         """Return what is left of the members when some are known."""
         total = None if self.total is None else self.total - sum(known)
         return Spread(
-            self.count - len(known), self.lo, self.hi, total, self.has_lo and self.lo not in known, self.has_hi and self.hi not in known
+            self.count - len(known),
+            self.lo,
+            self.hi,
+            total,
+            self.has_lo and self.lo not in known,
+            self.has_hi and self.hi not in known,
         )
 
 
@@ -81,7 +86,9 @@ def row_classes(last: Spread, worst: Spread) -> list[RowClass]:
     """Order the rows by true staleness and give each its interval; rows with the same one are a class."""
     values = range(last.lo, worst.hi + 1)
     return order_classes(
-        last.count, {value: worst.least_up_to(value) for value in values}, {value: last.most_up_to(value) for value in values}
+        last.count,
+        {value: worst.least_up_to(value) for value in values},
+        {value: last.most_up_to(value) for value in values},
     )
 
 

@@ -15,13 +15,21 @@ CARD: Final = Card(
             "`trainer.save_freq=1` in an async V1 mode (TransferQueue 0.1.9 or later)",
             "every row trained in step s with its first and last version and its loss mask; what was in the buffer",
         ),
-        Artifact("<rollout_data_dir>/<s>.jsonl", "`trainer.rollout_data_dir=DIR`", "which rows a step (fully async: a micro-step) trained"),
+        Artifact(
+            "<rollout_data_dir>/<s>.jsonl",
+            "`trainer.rollout_data_dir=DIR`",
+            "which rows a step (fully async: a micro-step) trained",
+        ),
         Artifact(
             "<project>/<experiment>.jsonl",
             "`trainer.logger` contains `file`",
             "mean, smallest and largest staleness of each step's rows by their first and last version; evicted groups",
         ),
-        Artifact("console log", "`trainer.logger` contains `console`; keep the output of the job", "the same records; restarts, syncs, fully-async micro-steps and what was outstanding at each sync"),
+        Artifact(
+            "console log",
+            "`trainer.logger` contains `console`; keep the output of the job",
+            "the same records; restarts, syncs, fully-async micro-steps and what was outstanding at each sync",
+        ),
         Artifact("events.out.tfevents.*", "`trainer.logger` contains `tensorboard`", "the same records, with times"),
         Artifact(
             "<dump_dir>/*/GBS*/<s>/<i>/tq_batch.pt",
@@ -33,7 +41,11 @@ CARD: Final = Card(
             "`skip.async_rollout.enable=True`, `.steps=[..]` (fully async)",
             "first and last version and loss mask of each row of a group",
         ),
-        Artifact("outputs/<date>/<time>/.hydra/config.yaml", "always (Hydra)", "the trainer, the threshold and strategy, batch sizes"),
+        Artifact(
+            "outputs/<date>/<time>/.hydra/config.yaml",
+            "always (Hydra)",
+            "the trainer, the threshold and strategy, batch sizes",
+        ),
     ),
     modes=(
         Mode(
@@ -61,7 +73,14 @@ CARD: Final = Card(
             "none (theta = 0: 0)",
             "The ratio caps what is admitted between two syncs; a straggler may span any number of them. With theta = 0 nothing is outstanding at a sync.",
         ),
-        Mode("one_step_off_policy", None, "states no bound; the lag is fixed", True, "1", "One batch is in flight while the one before it trains."),
+        Mode(
+            "one_step_off_policy",
+            None,
+            "states no bound; the lag is fixed",
+            True,
+            "1",
+            "One batch is in flight while the one before it trains.",
+        ),
     ),
     betrays=(
         "A lost or cut rollout dump is betrayed by the step's record, a lost record by the numbers of its neighbours, a damaged checkpoint by its file. "

@@ -33,20 +33,23 @@ ROWS: Final = {
 }
 _PREFIX: Final = re.compile(r"^\((?P<actor>[^()\s]*)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=[^)]+)?\)\s?")
 _STAMP: Final = re.compile(r"\b[A-Z]+:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}):")
-_WANTED: Final = re.compile(r"step:|warmup|ending: |heckpoint|esuming|issued|Dumped|Upsampled|TqSkip|olloutSkip|FullyAsync|Queue|Error in _run_prompt|file logger|OneStep")
+_WANTED: Final = re.compile(
+    r"step:|warmup|ending: |heckpoint|etting global|issued|Dumped|Upsampled|TqSkip|olloutSkip|FullyAsync|Queue|Error in _run_prompt|file logger|OneStep"
+)
 _MESSAGES: Final = {
     "warmup": re.compile(r"Added (\d+) warmup batches"),
     "waiting": re.compile(r"\bpending: (\d+), running: (\d+), finished: (\d+)"),
     "saving": re.compile(r"Saving checkpoint to \S*global_step_(\d+)"),
-    "resuming": re.compile(r"Resuming from \S+, setting global step to (\d+)"),
-    "resumed_fa": re.compile(r"(?:Resuming from|Load(?:ed|ing)? (?:from )?checkpoint)\D*?\S*global_step_(\d+)"),
+    "resuming": re.compile(r"[Ss]etting global step to (\d+)"),
     "reissued": re.compile(r"Re-issued (\d+) in-flight prompts for step (\d+)"),
     "dumped": re.compile(r"Dumped generations to (?P<text>\S*?)/(\d+)\.jsonl"),
     "upsampled": re.compile(r"Upsampled batch from (\d+) to (\d+) with (\d+) synthetic padding"),
     "injected": re.compile(r"Injected (\d+) cached trajectories"),
     "failure": re.compile(r"Error in _run_prompt for uid=(?P<text>\S+)"),
     "required": re.compile(r"required_samples ?: ?(\d+) max_required_samples: ?(\d+)"),
-    "micro": re.compile(r"\[FullyAsyncTrainer\] global_steps: (\d+) local_trigger_step: (\d+) trigger_parameter_sync_step: (\d+)(?: (?P<text>\d\d:\d\d:\d\d\.\d+))?"),
+    "micro": re.compile(
+        r"\[FullyAsyncTrainer\] global_steps: (\d+) local_trigger_step: (\d+) trigger_parameter_sync_step: (\d+)(?: (?P<text>\d\d:\d\d:\d\d\.\d+))?"
+    ),
     "sync": re.compile(r"self\.current_param_version: (\d+)"),
     "reset": re.compile(r"reset staleness_samples to: (\d+)"),
     "started": re.compile(r"RolloutSkip\(\)\].*?No dumped data found at step (\d+) from"),
@@ -139,8 +142,6 @@ class _Reader:
                 numbers = [int(value) for name, value in _groups(found) if name is None and value is not None]
                 words = dict(zip("abc", numbers, strict=False))
                 self._message(number, pid, kind, {**words, "text": found.groupdict().get("text")}, text)
-                if kind == "resuming":
-                    break
 
     def _message(self, number: int, pid: int | None, kind: str, values: dict[str, Any], text: str = "") -> None:
         stamp = _STAMP.search(text)
@@ -152,7 +153,10 @@ class _Reader:
         if self._messages:
             schema = {**ROWS, "ts": pl.String}
             frame = pl.DataFrame(self._messages, schema=schema)
-            self._sink.write(TABLE, frame.with_columns(pl.col("ts").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)))
+            self._sink.write(
+                TABLE,
+                frame.with_columns(pl.col("ts").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)),
+            )
         if self._records:
             self._sink.write(metrics.TABLE, pl.DataFrame(self._records, schema=metrics.ROWS))
 

@@ -29,7 +29,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 PADDING: Final = r"^pad[0-9a-f]{32}_"
-_DAMAGE_ROWS: Final = {"source": pl.String, "step": pl.Int64, "cut": pl.Boolean}
+DAMAGE_ROWS: Final = {"source": pl.String, "step": pl.Int64, "cut": pl.Boolean}
 
 
 def read_dump(run: RunFiles, piece: Piece, on_bad: object, schema: pa.Schema = SCHEMA) -> Iterator[pl.DataFrame]:
@@ -43,7 +43,7 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
 
     def damaged(bad: BadLine) -> None:
         row = {"source": piece.source, "step": step, "cut": bad.cut}
-        sink.write(DAMAGE, pl.DataFrame([row], schema=_DAMAGE_ROWS))
+        sink.write(DAMAGE, pl.DataFrame([row], schema=DAMAGE_ROWS))
         sink.diagnose(
             "warning",
             "rollout-row-damaged",
@@ -73,4 +73,4 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
             ),
         )
     if empty:
-        sink.write(DAMAGE, pl.DataFrame([{"source": piece.source, "step": step, "cut": True}], schema=_DAMAGE_ROWS))
+        sink.write(DAMAGE, pl.DataFrame([{"source": piece.source, "step": step, "cut": True}], schema=DAMAGE_ROWS))

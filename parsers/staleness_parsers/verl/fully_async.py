@@ -9,8 +9,9 @@ and the records count rows whose end is stale and rows that span versions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -33,7 +34,6 @@ class Micro:
     attempt: int
     number: int
     version: int
-    completed: bool | None = True
     sizes: list[int] | None = None
     prompts: list[tuple[str, int, float]] = field(default_factory=list)
     spoke: bool = False
@@ -53,11 +53,15 @@ class Micro:
 
 @dataclass
 class FullyAsync:
-    """Everything the stations below share. ``outstanding``: per launch, groups generating or queued at the sync of a version."""
+    """Everything the stations below share. ``outstanding``: per launch, groups generating or queued at the sync of a version.
+
+    ``bases``: per launch, the version it began at. ``numbered``: the trigger is known, and so the version of a micro-step.
+    """
 
     settings: Settings
-    launches: Sequence[Launch]
+    launches: list[Launch]
     trigger: int
+    numbered: bool = True
     micros: dict[tuple[int, int], Micro] = field(default_factory=dict)
     outstanding: list[dict[int, int]] = field(default_factory=list)
     bases: list[int] = field(default_factory=list)
@@ -66,12 +70,17 @@ class FullyAsync:
 
 def build(settings: Settings, found: Sequence[Launch], staged: Staged) -> FullyAsync:
     """Lay out the micro-steps of every launch and what was outstanding at its syncs."""
-    stated = [message["c"] for launch in found for message in launch.said("micro") if message["c"]]
-    trigger = stated[-1] if stated else settings.updates_per_sync
-    model = FullyAsync(settings, found, trigger)
-    model.groups = staged.scan(state.GROUPS).collect() if staged.has(state.GROUPS) else pl.DataFrame(schema=state.GROUP_ROWS)
+    trigger = _trigger(settings, found)
+    model = FullyAsync(settings, list(found), trigger or 1, numbered=trigger is not None)
+    model.groups = (
+        staged.scan(state.GROUPS).collect() if staged.has(state.GROUPS) else pl.DataFrame(schema=state.GROUP_ROWS)
+    )
     _begin(model)
-    rows = staged.scan(dumps.TABLE).filter(~pl.col("padding") & ~pl.col("validation")).collect() if staged.has(dumps.TABLE) else None
+    rows = (
+        staged.scan(dumps.TABLE).filter(~pl.col("padding") & ~pl.col("validation")).collect()
+        if staged.has(dumps.TABLE)
+        else None
+    )
     numbers = sorted(set(rows["step"])) if rows is not None else []
     for index, launch in enumerate(model.launches):
         _lay_out(model, index, launch, numbers if index == len(model.launches) - 1 else [])
@@ -79,6 +88,19 @@ def build(settings: Settings, found: Sequence[Launch], staged: Staged) -> FullyA
     if rows is not None:
         _place_rows(model, rows, staged)
     return model
+
+
+def _trigger(settings: Settings, found: Sequence[Launch]) -> int | None:
+    """Return micro-steps per version: as the console states it, as configured, or from what two records cover."""
+    stated = [message["c"] for launch in found for message in launch.said("micro") if message["c"]]
+    if stated or settings.known:
+        return stated[-1] if stated else settings.updates_per_sync
+    for launch in found:
+        for before, after in pairwise(sorted(launch.records)):
+            covered = launch.records[after]["global_step"] - launch.records[before]["global_step"]
+            if covered and covered % (after - before) == 0:
+                return int(covered) // (after - before)
+    return None
 
 
 def _begin(model: FullyAsync) -> None:
@@ -105,7 +127,9 @@ def _lay_out(model: FullyAsync, index: int, launch: Launch, files: Sequence[int]
     """List the micro-steps of a launch."""
     t, base = model.trigger, model.bases[index]
     spoken = launch.said("micro")
-    numbers = [message["a"] for message in spoken] + [message["a"] for message in launch.said("dumped") if message["a"] is not None]
+    numbers = [message["a"] for message in spoken] + [
+        message["a"] for message in launch.said("dumped") if message["a"] is not None
+    ]
     covered = [t * version - 1 for version in launch.records]
     begin = base * t + 2 if base else 1
     if index + 1 < len(model.launches) and not numbers and not covered:
@@ -117,7 +141,9 @@ def _lay_out(model: FullyAsync, index: int, launch: Launch, files: Sequence[int]
         message = lines.get(number)
         place = {"source": message["source"], "line": message["line"]} if message else {}
         counted = base + (number - begin) // t
-        model.micros[index, number] = Micro(index, number, version if len(lines) == last - begin + 1 else counted, **place)
+        model.micros[index, number] = Micro(
+            index, number, version if len(lines) == last - begin + 1 else counted, **place
+        )
         if message and message["b"] == t:
             version += 1
     _cover(model, index, launch, begin, base)
@@ -168,10 +194,19 @@ def _place_rows(model: FullyAsync, rows: pl.DataFrame, staged: Staged) -> None:
             continue
         micro = model.micros[index, int(number)]  # type: ignore[call-overload]
         part = part.sort("line")
-        same = part.with_columns(pl.col("input").fill_null("").rle_id().alias("run")) if not shuffled else part.with_columns(pl.col("input").fill_null("").alias("run"))
-        grouped = same.group_by("run", maintain_order=True).agg(pl.col("input").first(), pl.len().alias("n"), pl.col("score").sum())
+        same = (
+            part.with_columns(pl.col("input").fill_null("").rle_id().alias("run"))
+            if not shuffled
+            else part.with_columns(pl.col("input").fill_null("").alias("run"))
+        )
+        grouped = same.group_by("run", maintain_order=True).agg(
+            pl.col("input").first(), pl.len().alias("n"), pl.col("score").sum()
+        )
         micro.sizes = [int(size) for size in grouped["n"]]
-        micro.prompts = [(prompt or "", int(size), float(score or 0)) for prompt, size, score in grouped.select("input", "n", "score").iter_rows()]
+        micro.prompts = [
+            (prompt or "", int(size), float(score or 0))
+            for prompt, size, score in grouped.select("input", "n", "score").iter_rows()
+        ]
         micro.whole = number not in broken
         micro.spoke = bool((part["output_chars"] > 0).all())
         micro.source = part["source"][0]
@@ -185,13 +220,29 @@ def write_trained(model: FullyAsync, sink: Sink) -> None:
     """Write steps, syncs, and every trained row."""
     places = _join_groups(model, sink)
     _write_stamped(model, places, sink)
-    out: dict[str, list[Row]] = {"trajectories": [], "spans": [], "uses": [], "constraints": [], "steps": [], "syncs": []}
+    out: dict[str, list[Row]] = {
+        "trajectories": [],
+        "spans": [],
+        "uses": [],
+        "constraints": [],
+        "steps": [],
+        "syncs": [],
+    }
     for key in sorted(model.micros):
         _write_micro(model, model.micros[key], out, sink)
     for index, launch in enumerate(model.launches):
         for message in launch.said("sync"):
             version = message["a"]
-            out["syncs"].append({"attempt": index, "version_lo": version, "version_hi": version, "evidence": "recorded", "source": message["source"], "line": message["line"]})
+            out["syncs"].append(
+                {
+                    "attempt": index,
+                    "version_lo": version,
+                    "version_hi": version,
+                    "evidence": "recorded",
+                    "source": message["source"],
+                    "line": message["line"],
+                }
+            )
     write_rows(out, sink)
 
 
@@ -202,7 +253,12 @@ def _join_groups(model: FullyAsync, sink: Sink) -> dict[int, list[Micro]]:
     """
     replayed = {message["a"] for launch in model.launches for message in launch.said("loaded")}
     if replayed:
-        sink.diagnose("warning", "cached-groups", "Groups were read back from an earlier run's dumps: the versions in them are not of this run's policies.", opens="training")
+        sink.diagnose(
+            "warning",
+            "cached-groups",
+            "Groups were read back from an earlier run's dumps: the versions in them are not of this run's policies.",
+            opens="training",
+        )
     spots = [(micro, at, *prompt) for micro in model.micros.values() for at, prompt in enumerate(micro.prompts)]
     by_text: dict[str, list[Any]] = {}
     for spot in spots:
@@ -237,7 +293,11 @@ def _settle(fits: dict[int, list[Any]]) -> dict[int, list[Micro]]:
     taken: set[tuple[int, int, int]] = set()
     settled: dict[int, list[Micro]] = {}
     while True:
-        open_fits = {feed: [spot for spot in spots if _spot(spot) not in taken] for feed, spots in fits.items() if feed not in settled}
+        open_fits = {
+            feed: [spot for spot in spots if _spot(spot) not in taken]
+            for feed, spots in fits.items()
+            if feed not in settled
+        }
         single = {feed: spots[0] for feed, spots in open_fits.items() if len(spots) == 1}
         claims: dict[tuple[int, int, int], int] = {}
         for spot in single.values():
@@ -279,7 +339,9 @@ def _write_stamped(model: FullyAsync, places: dict[int, list[Micro]], sink: Sink
                     "v_lo": low,
                     "v_hi": row["v_max"],
                     "tokens_lo": row["loss"] if row["loss"] is not None else 0,
-                    "tokens_hi": row["loss"] if row["loss"] is not None else model.settings.count("data.max_response_length"),
+                    "tokens_hi": row["loss"]
+                    if row["loss"] is not None
+                    else model.settings.count("data.max_response_length"),
                     "source": row["source"],
                     "locator": f"row {row['row']}",
                 }
@@ -294,9 +356,10 @@ def _write_micro(model: FullyAsync, micro: Micro, out: dict[str, list[Row]], sin
         {
             "attempt": micro.attempt,
             "step": micro.number,
-            "v_train_lo": micro.version,
+            "v_train_lo": micro.version if model.numbered else model.bases[micro.attempt],
             "v_train_hi": micro.version,
-            "completed": micro.completed,
+            # Without the trigger nobody knows how many versions the micro-steps were: only that one was.
+            "completed": True if model.numbered or micro.number == 1 else None,
             "waited_us": None if waited is None else round(waited * 1e6),
             **proof,
         }
@@ -330,6 +393,7 @@ def _write_micro(model: FullyAsync, micro: Micro, out: dict[str, list[Row]], sin
             evidence="derived" if all(item.lo == item.hi for item in classes) else "inferred",
         ),
         out,
+        sink,
     )
 
 
@@ -376,7 +440,12 @@ def _caps(model: FullyAsync, micro: Micro, count: int) -> list[int]:
             most = 0
         caps.append(most)
     record = micro.record
-    if record is not None and caps and micro.before is not None and None not in (record["fa_stale"], record["fa_partial"], micro.before["fa_stale"]):
+    if (
+        record is not None
+        and caps
+        and micro.before is not None
+        and None not in (record["fa_stale"], record["fa_partial"], micro.before["fa_stale"])
+    ):
         ended = round(record["fa_stale"] - micro.before["fa_stale"])
         if ended >= 0:
             caps = [min(most, ended + round(record["fa_partial"])) for most in caps]
@@ -412,10 +481,3 @@ def _version_caps(model: FullyAsync, micro: Micro) -> int:
     groups = model.outstanding[micro.attempt].get(micro.version)
     sizes = sorted(micro.sizes or [], reverse=True)
     return sum(sizes if groups is None else sizes[:groups])
-
-
-def stated(model: FullyAsync) -> Iterator[Row]:
-    """Yield the records of all launches."""
-    for index, launch in enumerate(model.launches):
-        for record in launch.records.values():
-            yield {**record, "attempt": index}

@@ -50,7 +50,9 @@ def launches(records: Sequence[Row], messages: Sequence[Row], *, by_version: boo
     by_source: dict[str, list[Row]] = {}
     for row in [*messages, *(record for record in records if record["origin"] == "console")]:
         by_source.setdefault(row["source"], []).append(row)
-    consoles = [launch for rows in by_source.values() for launch in _of_console(sorted(rows, key=lambda row: row["line"]))]
+    consoles = [
+        launch for rows in by_source.values() for launch in _of_console(sorted(rows, key=lambda row: row["line"]))
+    ]
     found = sorted(consoles, key=_first_time)
     files: dict[str, list[Row]] = {}
     for record in records:
@@ -106,9 +108,10 @@ def _of_console(rows: Sequence[Row]) -> list[Launch]:
         else:
             current.extra.append(row)
     result.append(current)
-    for launch in result:
+    for index, launch in enumerate(result):
         stated = [message["a"] for message in launch.said("resuming")]
-        launch.resumed = stated[-1] if stated else (0 if not launch.records or min(launch.records) == 1 else None)
+        whole = index > 0 or bool(launch.said("launch"))
+        launch.resumed = stated[-1] if stated else min(launch.records) - 1 if launch.records and whole else None
     return result
 
 
@@ -138,8 +141,14 @@ def _merge(found: list[Launch], launch: Launch) -> None:
     """Join a metrics file to the console of the same launch, or put it in its place among the others."""
     first = min(launch.records, default=None)
     for other in reversed(found):
-        same_start = first is not None and (min(other.records, default=None) == first or (other.resumed is not None and other.resumed == launch.resumed))
-        if same_start or (first is None and not other.extra) or (not other.records and other is found[-1] and first == other.start + 1):
+        same_start = first is not None and (
+            min(other.records, default=None) == first or (other.resumed is not None and other.resumed == launch.resumed)
+        )
+        if (
+            same_start
+            or (first is None and not other.extra)
+            or (not other.records and other is found[-1] and first == other.start + 1)
+        ):
             other.records = {**other.records, **_filled(launch.records, other.records)}
             other.extra = launch.extra or other.extra
             if other.resumed is None:
@@ -156,7 +165,10 @@ def _merge(found: list[Launch], launch: Launch) -> None:
 def _filled(records: dict[int, Row], others: dict[int, Row]) -> dict[int, Row]:
     """Records of one origin, with what they lack taken from the other."""
     return {
-        step: {key: other if value is None else value for (key, value), other in zip(row.items(), others.get(step, row).values(), strict=True)}
+        step: {
+            key: other if value is None else value
+            for (key, value), other in zip(row.items(), others.get(step, row).values(), strict=True)
+        }
         if step in others and others[step].keys() == row.keys()
         else row
         for step, row in records.items()

@@ -22,7 +22,11 @@ METRICS: Final = {
     "global_step": "training/global_step",
     **{
         f"{short}_{end}": f"{_OFF}/{name}/{end}"
-        for short, name in (("worst", "trajectory_staleness_worst"), ("last", "trajectory_staleness"), ("span", "trajectory_spans"))
+        for short, name in (
+            ("worst", "trajectory_staleness_worst"),
+            ("last", "trajectory_staleness"),
+            ("span", "trajectory_spans"),
+        )
         for end in ("mean", "max", "min")
     },
     "stale": f"{_OFF}/evicted_samples",
@@ -69,7 +73,9 @@ def stage_metrics(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
     def damaged(bad: BadLine) -> None:
         if bad.cut:
-            sink.diagnose("note", "metrics-cut", "The last record of the metrics was cut.", source=piece.source, line=bad.line)
+            sink.diagnose(
+                "note", "metrics-cut", "The last record of the metrics was cut.", source=piece.source, line=bad.line
+            )
             return
         sink.diagnose(
             "error",
@@ -103,7 +109,9 @@ def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
     try:
         for scalar in read_scalars(run, source):
             if scalar.tag in _SHORT:
-                row = steps.setdefault(scalar.step, {"step": scalar.step, "ts": scalar.wall_time, "locator": f"record {scalar.record}"})
+                row = steps.setdefault(
+                    scalar.step, {"step": scalar.step, "ts": scalar.wall_time, "locator": f"record {scalar.record}"}
+                )
                 row[_SHORT[scalar.tag]] = scalar.value
     except DamagedEvents as damage:
         sink.diagnose(
@@ -124,5 +132,9 @@ def parse_record(text: str) -> dict[str, Any] | None:
     found = _RECORD.search(text)
     if found is None:
         return None
-    values = {_SHORT[key]: float(value) for key, value in _VALUE.findall(text[found.end() :]) if key in _SHORT and value != "nan"}
+    values = {
+        _SHORT[key]: float(value)
+        for key, value in _VALUE.findall(text[found.end() :])
+        if key in _SHORT and value != "nan"
+    }
     return {"step": int(found[1]), **values}

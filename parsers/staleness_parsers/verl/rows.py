@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from staleness_audit.parser import Sink
 from staleness_parsers.verl.aggregates import RowClass
+from staleness_parsers.verl.launches import Row
 
 STAMPED: Final = {
     "trajectory_id": pl.String,
@@ -39,10 +40,23 @@ def write_stamped(rows: pl.DataFrame, sink: Sink) -> None:
         return
     place = ["source", "line", "locator"]
     exact = pl.col("v_lo") == pl.col("v_hi")
-    evidence = pl.when(exact & (pl.col("tokens_lo") == pl.col("tokens_hi"))).then(pl.lit("recorded")).otherwise(pl.lit("inferred")).alias("evidence")
+    evidence = (
+        pl.when(exact & (pl.col("tokens_lo") == pl.col("tokens_hi")))
+        .then(pl.lit("recorded"))
+        .otherwise(pl.lit("inferred"))
+        .alias("evidence")
+    )
     sink.write(
         "trajectories",
-        rows.select("trajectory_id", "group_id", "attempt", "prompt_tokens", *place, pl.lit("train").alias("role"), pl.lit("recorded").alias("evidence")),
+        rows.select(
+            "trajectory_id",
+            "group_id",
+            "attempt",
+            "prompt_tokens",
+            *place,
+            pl.lit("train").alias("role"),
+            pl.lit("recorded").alias("evidence"),
+        ),
     )
     splits = (~exact) & (pl.col("tokens_lo") >= 1) & ((pl.col("tokens_hi") > 1) | pl.col("tokens_hi").is_null())
     cut = rows.with_columns(splits.fill_null(value=False).alias("splits"))
@@ -70,7 +84,9 @@ def write_stamped(rows: pl.DataFrame, sink: Sink) -> None:
     sink.write("spans", pl.concat([body, end]))
     used = rows.filter(pl.col("step").is_not_null())
     if not used.is_empty():
-        sink.write("uses", used.select("trajectory_id", "attempt", "step", *place, pl.lit("recorded").alias("evidence")))
+        sink.write(
+            "uses", used.select("trajectory_id", "attempt", "step", *place, pl.lit("recorded").alias("evidence"))
+        )
 
 
 @dataclass(frozen=True)
@@ -95,8 +111,8 @@ class Lengths:
 class StepClasses:
     """The rows of one step that no record dates: how many, how old, how long, and who they are where that is known.
 
-    ``more``: how many further ones there may be (None = any number). ``spanless``: every row is of one version.
-    ``ids``: (trajectory, group, line) of each, if each is named.
+    ``more``: how many further ones there may be (None = any number). ``newest``: version of the newest token of any of
+    them. ``spanless``: every row is of one version. ``ids``: ``key``, ``uid``, ``source``, ``line`` of those that are named.
     """
 
     attempt: int
@@ -107,54 +123,64 @@ class StepClasses:
     more: int | None = 0
     newest: int | None = None
     spanless: bool = False
-    ids: Sequence[tuple[str, str | None, int | None]] = ()
+    ids: pl.DataFrame | None = None
     source: str | None = None
     line: int | None = None
-    ids_source: str | None = None
     evidence: str = "inferred"
 
+    def span(self, item: RowClass, counts: tuple[int, int | None]) -> Row:
+        """Return the span of a class: a token is at most as old as its row, and no newer than the newest."""
+        newest = self.v_train - item.lo if self.spanless else self.newest
+        versions = {"version_lo": max(self.v_train - item.hi, 0), "version_hi": newest}
+        return {"span_index": 0, **versions, "monotone": True, **self.lengths.of(*counts), "evidence": self.evidence}
 
-def write_classes(step: StepClasses, out: dict[str, list[dict[str, Any]]]) -> None:
-    """Add a step's undated rows: by name if all have the same interval, else as anonymous classes of one interval each."""
+    def use(self, item: RowClass) -> Row:
+        """Return the use of a class."""
+        known = {"staleness_lo": item.lo, "staleness_hi": item.hi, "evidence": self.evidence}
+        return {"attempt": self.attempt, "step": self.step, **known}
+
+
+def write_classes(step: StepClasses, out: dict[str, list[Row]], sink: Sink) -> None:
+    """Write a step's undated rows: by name if all have the same interval, else as anonymous classes of one interval each."""
     shown = [item for item in step.classes if item.count]
-    if len(shown) == 1 and shown[0].count == len(step.ids) and step.more == 0:
-        for name, group, line in step.ids:
-            _add(step, shown[0], (1, 1), name, group, (step.ids_source, line), out)
+    if len(shown) == 1 and step.ids is not None and shown[0].count == step.ids.height and step.more == 0:
+        _write_named(step, shown[0], step.ids, sink)
         return
     group = f"anonymous:{step.attempt}:{step.step}"
     for item in shown:
-        name = f"{group}:{item.lo}-{item.hi}"
-        _add(step, item, (item.count, item.count), name, group, (step.source, step.line), out)
+        _add(step, item, (item.count, item.count), f"{group}:{item.lo}-{item.hi}", out)
     if step.more != 0:
         low, high = min((item.lo for item in shown), default=0), max((item.hi for item in shown), default=step.v_train)
-        _add(step, RowClass(0, low, high), (0, step.more), f"{group}:more", group, (step.source, step.line), out)
+        _add(step, RowClass(0, low, high), (0, step.more), f"{group}:more", out)
+
+
+def _write_named(step: StepClasses, item: RowClass, ids: pl.DataFrame, sink: Sink) -> None:
+    name = pl.col("key").alias("trajectory_id")
+    place = [name, "source", "line"]
+    fixed = {"attempt": step.attempt, "role": "train", "evidence": "recorded"}
+    sink.write("trajectories", ids.select(*place, pl.col("uid").alias("group_id"), **_literals(fixed)))
+    sink.write("spans", ids.select(*place, **_literals(step.span(item, (1, 1)))))
+    sink.write("uses", ids.select(*place, **_literals(step.use(item))))
+
+
+def _literals(values: Row) -> dict[str, pl.Expr]:
+    return {name: pl.lit(value) for name, value in values.items()}
 
 
 def _add(
-    step: StepClasses,
-    item: RowClass,
-    counts: tuple[int, int | None],
-    name: str,
-    group: str | None,
-    place: tuple[str | None, int | None],
-    out: dict[str, list[dict[str, Any]]],
+    step: StepClasses, item: RowClass, counts: tuple[int, int | None], name: str, out: dict[str, list[Row]]
 ) -> None:
-    proof = {"evidence": step.evidence, "source": place[0], "line": place[1]}
-    named = bool(step.ids) and counts == (1, 1) and not name.startswith("anonymous:")
-    out["trajectories"].append(
-        {"trajectory_id": name, "group_id": group, "attempt": step.attempt, "role": "train", "anonymous": not named, "multiplicity_lo": counts[0], "multiplicity_hi": counts[1], **proof}
-    )
-    # A token is at most as old as the row; how new the newest are, only rows of one version tell.
-    newest = step.v_train - item.lo if step.spanless else step.newest
-    out["spans"].append(
-        {"trajectory_id": name, "span_index": 0, "version_lo": max(step.v_train - item.hi, 0), "version_hi": newest, "monotone": True, **step.lengths.of(*counts), **proof}
-    )
-    out["uses"].append(
-        {"trajectory_id": name, "attempt": step.attempt, "step": step.step, "staleness_lo": item.lo, "staleness_hi": item.hi, **proof}
-    )
+    """Add an anonymous class. All of a step share a group id: how they are distributed over its groups is not known."""
+    place = {"trajectory_id": name, "source": step.source, "line": step.line}
+    many = {"anonymous": True, "multiplicity_lo": counts[0], "multiplicity_hi": counts[1]}
+    group = f"anonymous:{step.attempt}:{step.step}"
+    fixed = {"group_id": group, "attempt": step.attempt, "role": "train", "evidence": step.evidence}
+    out["trajectories"].append({**place, **many, **fixed})
+    out["spans"].append({**place, **step.span(item, counts)})
+    out["uses"].append({**place, **step.use(item)})
 
 
-def write_rows(out: dict[str, list[dict[str, Any]]], sink: Sink) -> None:
+def write_rows(out: dict[str, list[Row]], sink: Sink) -> None:
     """Write collected rows table by table."""
     for table, rows in out.items():
         if rows:

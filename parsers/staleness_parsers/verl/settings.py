@@ -117,9 +117,15 @@ class Settings:
     @property
     def enforced(self) -> int | None:
         """Largest ``v_train - v_gen`` that the drop strategy lets pass (guide section 3, "Bound"); None = none."""
-        if self.trainer not in ("separate_async", "colocate_async") or self.get("trainer.v1.sampler.custom_sampler.path"):
+        if self.trainer not in ("separate_async", "colocate_async") or self.get(
+            "trainer.v1.sampler.custom_sampler.path"
+        ):
             return None
-        return self.threshold - 1 if self.threshold and self.get("trainer.v1.sampler.max_off_policy_strategy") == "drop" else None
+        return (
+            self.threshold - 1
+            if self.threshold and self.get("trainer.v1.sampler.max_off_policy_strategy") == "drop"
+            else None
+        )
 
     @property
     def masks(self) -> bool:
@@ -145,3 +151,11 @@ def choose(rows: list[dict[str, Any]]) -> list[Settings]:
     """
     files = [row for row in rows if row["line"] is None]
     return [Settings(json.loads(row["text"]), row["source"]) for row in files or rows]
+
+
+def bound_of(threshold: int | None, scale: int) -> int | None:
+    """Return the threshold as ``v_train - v_gen`` in global steps (guide section 3, "Bound")."""
+    if threshold is None:
+        return None
+    # While a step was one mini-batch: (s - a + 1) / k <= T, and a group admitted at a has weights of a - k at least.
+    return threshold - 1 if scale == 1 else threshold * scale + scale - 2

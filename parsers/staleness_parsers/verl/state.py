@@ -67,7 +67,9 @@ def stage_checkpoint(unit: Unit, run: RunFiles, sink: Sink) -> None:
         with open_torch(run, source, stubs=True) as state:
             tags = dict(_controller_tags(state))
     except BadTorchFile as error:
-        _unread(sink, source, step, "checkpoint", f"The TransferQueue checkpoint of step {step} cannot be read: {error}")
+        _unread(
+            sink, source, step, "checkpoint", f"The TransferQueue checkpoint of step {step} cannot be read: {error}"
+        )
         return
     masks: dict[int, int] = {}
     for other in unit.options["storage"]:
@@ -119,7 +121,9 @@ def stage_group(unit: Unit, run: RunFiles, sink: Sink) -> None:
 def _unread(sink: Sink, source: str, step: int, origin: str, message: str) -> None:
     row = {"source": source, "step": step, "origin": origin}
     sink.write(UNREAD, pl.DataFrame([row], schema=_UNREAD_ROWS))
-    sink.diagnose("warning", f"{origin}-unreadable", f"{message}; what else the run left is used instead.", source=source)
+    sink.diagnose(
+        "warning", f"{origin}-unreadable", f"{message}; what else the run left is used instead.", source=source
+    )
 
 
 def _controller_tags(state: object) -> Iterator[tuple[int, tuple[str, Mapping[str, Any]]]]:
@@ -188,9 +192,15 @@ def _jagged_sums(value: object, rows: int) -> list[int | None]:
 def _group_rows(value: object) -> list[dict[str, Any]]:
     """Rows of a dumped ``DataProto``: (archive of tensors, arrays by name, meta)."""
     state = value.state if isinstance(value, Stub) else value
-    if not (isinstance(state, tuple) and len(state) >= 2 and isinstance(state[0], bytes) and isinstance(state[1], dict)):
+    if not (
+        isinstance(state, tuple) and len(state) >= 2 and isinstance(state[0], bytes) and isinstance(state[1], dict)
+    ):
         raise BadTorchFile("it holds no batch of trajectories")
-    columns = {name: array_values(state[1][name]) for name in ("uid", "min_global_steps", "max_global_steps", "raw_prompt") if name in state[1]}
+    columns = {
+        name: array_values(state[1][name])
+        for name in ("uid", "min_global_steps", "max_global_steps", "raw_prompt")
+        if name in state[1]
+    }
     if "uid" not in columns:
         raise BadTorchFile("its trajectories have no ids")
     count = len(columns["uid"])
@@ -199,7 +209,9 @@ def _group_rows(value: object) -> list[dict[str, Any]]:
     scores = _leaf_rows(archive, "rm_scores") or [None] * count
     rows = []
     for at in range(count):
-        low, high = (_whole(columns[name][at]) if name in columns else None for name in ("min_global_steps", "max_global_steps"))
+        low, high = (
+            _whole(columns[name][at]) if name in columns else None for name in ("min_global_steps", "max_global_steps")
+        )
         rows.append(
             {
                 "uid": str(columns["uid"][at]),
@@ -226,7 +238,16 @@ def _leaf_rows(archive: object, name: str) -> list[list[Any]] | None:
     dtype, shape, start, end = str(leaf[0]).removeprefix("torch."), leaf[1], leaf[2], leaf[3]
     if dtype not in _ITEM_BYTES or len(shape) != 2 or shape[0] * shape[1] * _ITEM_BYTES[dtype] > end - start:
         return None
-    code = {"int64": "q", "int32": "i", "int16": "h", "int8": "b", "uint8": "B", "bool": "?", "float32": "f", "float64": "d"}[dtype]
+    code = {
+        "int64": "q",
+        "int32": "i",
+        "int16": "h",
+        "int8": "b",
+        "uint8": "B",
+        "bool": "?",
+        "float32": "f",
+        "float64": "d",
+    }[dtype]
     data = bytes(storage.flat()[start : start + shape[0] * shape[1] * _ITEM_BYTES[dtype]])
     numbers = memoryview(data).cast(code).tolist()
     return [numbers[row * shape[1] : (row + 1) * shape[1]] for row in range(shape[0])]

@@ -25,9 +25,9 @@ FROM (
         max(worst_sure_lo) AS sure_lo,
         max(staleness_lo) AS staleness_lo,
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
-        -- An anonymous class holds between one and as many groups as trajectories.
+        -- An anonymous class holds between one and as many groups as trajectories; classes that share a group id share groups.
         min(CASE WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END) AS members_lo,
-        CASE WHEN count(multiplicity_hi) = count(*) THEN max(CASE WHEN anonymous THEN multiplicity_hi ELSE 1 END) END AS members_hi
+        CASE WHEN count(multiplicity_hi) = count(*) THEN greatest(sum(CASE WHEN anonymous THEN multiplicity_hi ELSE 0 END), max(CASE WHEN anonymous THEN 0 ELSE 1 END))::BIGINT END AS members_hi
     FROM users
     GROUP BY group_id
 )
