@@ -320,6 +320,9 @@ def _violations(classes: _Classes, openings: Openings, bound: int | None, per_st
         "groups": _sum_open(row["members_hi"] for row in classes.groups if _exceeds(row, bound)),
         "tokens": _sum_open(row["violating"].hi for row in per_step.values()),
     }
+    if most["trajectories"] is not None:
+        # Every violating group holds a violating trajectory.
+        most["groups"] = min(most["trajectories"], most["trajectories"] if most["groups"] is None else most["groups"])
     return {
         unit: Interval(max(least[unit], int(stated)), None if openings.training else most[unit])
         for unit in ("tokens", "trajectories", "groups")

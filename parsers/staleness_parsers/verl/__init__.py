@@ -151,6 +151,14 @@ class Verl:
                 "No metrics, dumps or checkpoints tell which steps were trained: keep the console, trainer.rollout_data_dir or the file logger's output.",
                 opens="training",
             )
+        for file in files.unreadable:
+            sink.diagnose(
+                "warning",
+                "file-unreadable",
+                "The compressed file cannot be read from its first byte on; if it was a log of this run, pack it again.",
+                source=file.source,
+                opens="training",
+            )
         _remark(settings, configs, found, sink)
         figures = pl.DataFrame(list(facts.reported(found, rule, scale, trigger)), infer_schema_length=None)
         if figures.height:

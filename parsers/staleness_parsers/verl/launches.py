@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from staleness_audit.discovery import natural
+
 Row = dict[str, Any]
 
 
@@ -17,7 +19,7 @@ Row = dict[str, Any]
 class Launch:
     """One launch: it continued after step ``resumed`` (0 = afresh; None = not known) and reached ``last`` at least.
 
-    ``records``: the metrics of each step it trained. ``extra``: records of fully async rollouters and validations.
+    ``place``: where its console begins. ``records``: the metrics of each step it trained. ``extra``: records of fully async rollouters and validations.
     """
 
     resumed: int | None = None
@@ -25,6 +27,7 @@ class Launch:
     extra: list[Row] = field(default_factory=list)
     messages: list[Row] = field(default_factory=list)
     consoled: bool = False
+    place: tuple[list[tuple[int, int, str]], int] = ([], 0)
 
     def said(self, kind: str) -> list[Row]:
         """Return its console messages of one kind, in order."""
@@ -53,7 +56,8 @@ def launches(records: Sequence[Row], messages: Sequence[Row], *, by_version: boo
     consoles = [
         launch for rows in by_source.values() for launch in _of_console(sorted(rows, key=lambda row: row["line"]))
     ]
-    found = sorted(consoles, key=_first_time)
+    timed = all(_first_time(launch) for launch in consoles)
+    found = sorted(consoles, key=lambda launch: (_first_time(launch) if timed else "", _begun(launch), launch.place))
     files: dict[str, list[Row]] = {}
     for record in records:
         if record["origin"] != "console":
@@ -81,9 +85,13 @@ def owner(found: Sequence[Launch], ends: Sequence[int], step: int) -> int | None
     return None
 
 
-def _first_time(launch: Launch) -> tuple[bool, str]:
-    times = [message["ts"] for message in launch.messages if message["ts"] is not None]
-    return (not times, str(min(times)) if times else "")
+def _first_time(launch: Launch) -> str:
+    return str(min((message["ts"] for message in launch.messages if message["ts"] is not None), default=""))
+
+
+def _begun(launch: Launch) -> int:
+    """Step or version a launch began after, for consoles that print no times."""
+    return min((message["a"] for message in launch.said("sync")), default=launch.start)
 
 
 def _of_console(rows: Sequence[Row]) -> list[Launch]:
@@ -109,6 +117,7 @@ def _of_console(rows: Sequence[Row]) -> list[Launch]:
             current.extra.append(row)
     result.append(current)
     for index, launch in enumerate(result):
+        launch.place = natural(rows[0]["source"].split(".")[0]), index
         stated = [message["a"] for message in launch.said("resuming")]
         whole = index > 0 or bool(launch.said("launch"))
         launch.resumed = stated[-1] if stated else min(launch.records) - 1 if launch.records and whole else None
