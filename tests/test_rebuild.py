@@ -172,3 +172,10 @@ class TestSteps:
         # Version 4 lies in all three intervals; but each may also have a version of its own.
         lines = [step(1, 4), {"kind": "step", "step": 2, "version_hi": 4}, {"kind": "step", "step": 3}]
         assert audited(closed(*lines), bound=1).data["run"]["steps"] == {"lo": 1, "hi": 3}
+
+
+class TestMissingUses:
+    def test_a_missing_trajectory_may_have_any_number_of_tokens(self, audited: Audit) -> None:
+        # The step trained 2 trajectories, 1 is identified: the other's tokens are not told.
+        data = audited(closed(span("a", 3, 0), trained("a", 1), step(1, 1, trajectories=2)), bound=1).data
+        assert data["tokens"]["trained"] == {"lo": 3, "hi": None}

@@ -256,9 +256,20 @@ def _is_plain(connection: duckdb.DuckDBPyConnection, data: bytes, columns: dict[
     row = connection.execute(f"SELECT count(*), count(*) FILTER ({fractions}), {values} FROM parsed").fetchone()
     assert row is not None
     rows, fractional, found = row
-    if rows != data.count(b"\n") + (not data.endswith(b"\n") and bool(data)) or fractional:
+    if rows != data.count(b"\n") + (not data.endswith(b"\n") and bool(data)) or fractional or _has_fractions(data):
         raise duckdb.InvalidInputException("blank lines or fractions")
     return columns is _COLUMNS or found == data.count(b'":')
+
+
+def _has_fractions(data: bytes) -> bool:
+    """Whether a list of versions may hold a fraction, which DuckDB would round."""
+    at = data.find(b'"versions"') if b"." in data else -1
+    while at >= 0:
+        end = data.find(b"]", at)
+        if data.find(b".", at, end) >= 0:
+            return True
+        at = data.find(b'"versions"', end)
+    return False
 
 
 def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:
@@ -305,6 +316,7 @@ def _diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
 def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
     """Leave in ``events_`` what can be used: known kinds with their ids, sane versions and counts, each number once."""
     known = ", ".join(f"'{kind}'" for kind in _KINDS)
+    fractions = " OR ".join(f"{name} <> floor({name})" for name in _WHOLE)
     lifecycle = ", ".join(f"'{kind}'" for kind in _LIFECYCLE)
     bad = f"""
         CASE WHEN kind IS NULL THEN 'it has no kind'
@@ -323,6 +335,7 @@ def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
                   THEN 'a number is too large'
              WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
              WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
+             WHEN {fractions} THEN 'a count, version or step is not a whole number'
              WHEN isinf(ts) OR isnan(ts) OR abs(ts) > 1e11 OR abs(started) > 1e11 OR abs(ended) > 1e11 THEN 'a time is impossible'
         END"""
     header = "line = 1 AND kind IS NULL" if piece.first_line == 1 else "false"

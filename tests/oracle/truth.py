@@ -110,7 +110,9 @@ def _staleness(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]
 
 def _fates(run: Run, lives: list[Life]) -> dict[str, Any]:
     lived: dict[str, Any] = {"seen": len(lives), "trained": 0, "pending": 0, "unknown": 0}
-    tokens: dict[str, Any] = dict.fromkeys(("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted"), 0)
+    tokens: dict[str, Any] = dict.fromkeys(
+        ("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted"), 0
+    )
     for name in TERMINAL:
         lived[name], tokens[name] = Counter(), Counter()
     for life in lives:
@@ -161,9 +163,7 @@ def needless(run: Run, life: Life, bound: int) -> int | None:
 
 def _waste(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]:
     generated = sum(len(life.versions) for life in lives)
-    distinct = sum(
-        len({index for _, indices in trained_tokens(run, life) for index in indices}) for life in lives
-    )
+    distinct = sum(len({index for _, indices in trained_tokens(run, life) for index in indices}) for life in lives)
     out: dict[str, Any] = {"waste.ratio": 1 - Fraction(distinct, generated) if generated else None}
     if bound is not None:
         out["waste.doomed_tokens"] = sum(doomed(life, bound) for life in lives)
@@ -177,7 +177,13 @@ def _steps(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]:
     counted = [step for step in run.steps if run.counts(step.attempt, step.step)]
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for step in counted:
-        rows[step.attempt, step.step] = {"v_train": step.version, "trajectories": 0, "values": [], "worst": [], "dropped": 0}
+        rows[step.attempt, step.step] = {
+            "v_train": step.version,
+            "trajectories": 0,
+            "values": [],
+            "worst": [],
+            "dropped": 0,
+        }
     for life in lives:
         for step, indices in trained_tokens(run, life):
             row = rows[step.attempt, step.step]

@@ -1,7 +1,7 @@
 -- Product: worst_classes
 -- Publish: yes
 -- Grain: one row per staleness interval of trajectories (by their worst use) and of groups (by their worst member).
--- From: trajectory_lives, members, residual_uses.
+-- From: trajectory_lives, members, groups, residual_uses.
 -- Columns:
 --   of                           'trajectories' or 'groups'
 --   sure                         surely trained with a loss token
@@ -10,6 +10,9 @@
 --   members_lo, members_hi       how many (hi null = open)
 WITH users AS (
     SELECT trajectory_lives.*, members.group_id FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
+),
+stated AS (
+    SELECT group_id, max(multiplicity_lo) AS multiplicity_lo, min(multiplicity_hi) AS multiplicity_hi FROM groups WHERE group_id IS NOT NULL GROUP BY group_id
 )
 SELECT
     'trajectories' AS "of", staleness_sure AS sure, worst_sure_lo AS sure_lo, staleness_lo, staleness_hi,
@@ -25,10 +28,11 @@ FROM (
         max(worst_sure_lo) AS sure_lo,
         max(staleness_lo) AS staleness_lo,
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
-        -- An anonymous class holds between one and as many groups as trajectories.
-        min(CASE WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END) AS members_lo,
-        CASE WHEN count(multiplicity_hi) = count(*) THEN max(CASE WHEN anonymous THEN multiplicity_hi ELSE 1 END) END AS members_hi
-    FROM users
+        -- An anonymous class holds as many groups as the log says, else between one and as many groups as trajectories.
+        min(CASE WHEN anonymous THEN coalesce(stated.multiplicity_lo, least(users.multiplicity_lo, 1)) ELSE 1 END) AS members_lo,
+        CASE WHEN count(coalesce(stated.multiplicity_hi, users.multiplicity_hi)) = count(*)
+            THEN max(CASE WHEN anonymous THEN coalesce(stated.multiplicity_hi, users.multiplicity_hi) ELSE 1 END) END AS members_hi
+    FROM users LEFT JOIN stated USING (group_id)
     GROUP BY group_id
 )
 GROUP BY sure, sure_lo, staleness_lo, staleness_hi
