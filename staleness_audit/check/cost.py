@@ -47,7 +47,7 @@ def waste(classes: Classes, openings: Openings, tokens: Mapping[str, Any], bound
 def _length_bias(lengths: pl.DataFrame, openings: Openings) -> dict[str, Any]:
     """Trained against all finished trajectories by length; null where the finished ones are not all known."""
     unknown = {"mean_ratio": None, "ks": None, "longest_decile_trained_share": None}
-    if openings.any or "dropped" in openings.unseen or not lengths.height:
+    if openings.any or "dropped" in openings.unseen or not lengths.height or lengths["tokens"].has_nulls():
         return unknown
     finished, trained = int(lengths["finished"].sum()), int(lengths["trained"].sum())
     if not trained:

@@ -80,7 +80,7 @@ def read_pickle(
     on_call: Callable[[Any, Any], object] = refuse_call,
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
-    on_build: Callable[[Any, Any], None] = drop_state,
+    on_build: Callable[[Any, Any], object] = drop_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
 
