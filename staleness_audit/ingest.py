@@ -165,7 +165,7 @@ def ingest(
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        with locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
     except PermissionError as error:
         raise UnreadableInput(
@@ -174,7 +174,7 @@ def ingest(
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Let one ingestion at a time work on a folder; the kernel drops the lock when its process ends."""
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
