@@ -44,7 +44,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = per_step_rows(classes, limit, rebuilt, openings)
-    trajectories, tokens = trajectory_fates(classes, openings), token_fates(classes, openings, per_step)
+    trajectories, tokens = trajectory_fates(classes, openings, per_step), token_fates(classes, openings, per_step)
     check_conservation(tokens, openings, diagnostics)
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
@@ -60,7 +60,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "run": _run(rebuilt, classes, openings),
         "bound": bound_block,
         "verdict": verdict,
-        "gate": {"count": gate.count, "max_violations": gate.max_violations, "exit": exit_code},
+        "gate": {"count": gate.count, "max_violations": gate.max_violations, "exit": exit_code, "exit_zero": gate.exit_zero},
         "guarantee": _guarantee(facts, limit),
         "coverage": coverage(classes),
         "staleness": staleness(classes, openings, facts),
