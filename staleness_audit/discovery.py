@@ -14,6 +14,7 @@ import io
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,6 +28,7 @@ from staleness_audit.errors import UnreadableInput
 CACHE_FOLDER = ".staleness-audit"
 _COMPRESSED = (".gz", ".zst")
 _READ_BYTES = 1 << 22
+_HEAD_STEP = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -107,12 +109,15 @@ class RunFiles:
         return raw
 
     def head(self, source: str, size: int = 4096) -> bytes:
-        """First decompressed bytes of a file for detection; empty if it is damaged or unreadable."""
+        """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
+        found = b""
         try:
             with self.open(source) as stream:
-                return stream.read(size)
-        except (OSError, EOFError, zstandard.ZstdError, UnreadableInput):
-            return b""
+                while len(found) < size and (part := stream.read(min(size - len(found), _HEAD_STEP))):
+                    found += part
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+            return found
+        return found
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -153,14 +158,14 @@ class _ZstdFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+    def readinto(self, buffer: Any) -> int:
         count: int = self._stream.readinto(buffer)
         if not count and len(buffer) and not _is_whole_zstd(self._raw):
             raise EOFError("the file ended before the end of a Zstandard frame")
         return count
 
     def close(self) -> None:
-        self._stream.close()
+        self._stream.close()  # type: ignore[no-untyped-call]
         super().close()
 
 

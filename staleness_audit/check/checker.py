@@ -200,6 +200,9 @@ def _violations(
         "groups": sum_open(row["members_hi"] for row in classes.groups if exceeds(row, bound)),
         "tokens": sum_open(row["violating"].hi for row in per_step.values()),
     }
+    if most["trajectories"] is not None:
+        # Every violating group holds a violating trajectory.
+        most["groups"] = min(most["trajectories"], most["trajectories"] if most["groups"] is None else most["groups"])
     return {
         unit: Interval(max(least[unit], int(stated)), None if openings.training else most[unit])
         for unit in ("tokens", "trajectories", "groups")

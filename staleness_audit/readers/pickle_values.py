@@ -1,9 +1,9 @@
 """Pickles read as data: a machine of the opcodes that containers, numbers and text need, and no others.
 
 The standard unpickler imports and calls what a file tells it to, and trusts its sizes. Here imports and calls are
-questions to the caller (``on_name``, ``on_call``, ``on_persistent``, ``on_build``), who answers with values or raises; opcodes
-that build objects in other ways are refused. Memory stays proportional to the bytes of the file: nothing is
-allocated because a number in the file says so.
+questions to the caller (``on_name``, ``on_call``, ``on_persistent``, ``on_build``), who answers with values or
+raises; opcodes that build objects in other ways are refused. Memory stays proportional to the bytes of the file:
+nothing is allocated because a number in the file says so.
 
 Runs of numbers, the bulk of token and mask lists, are decoded a run at a time.
 """
@@ -80,7 +80,7 @@ def read_pickle(
     on_call: Callable[[Any, Any], object] = refuse_call,
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
-    on_build: Callable[[Any, Any], None] = drop_state,
+    on_build: Callable[[Any, Any], object] = drop_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
 

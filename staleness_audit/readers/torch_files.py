@@ -82,7 +82,7 @@ class _Dtype:
 
 @dataclass(frozen=True)
 class _Storage:
-    """A block of numbers; ``data`` holds those of a tensor that plain pickle wrote, whole archive and all, into itself."""
+    """A block of numbers; ``data`` holds those of a tensor that plain pickle wrote into itself, archive and all."""
 
     key: str
     dtype: str
