@@ -162,7 +162,7 @@ def audit(
     """Audit runs: verdict, violations with their log lines, cost, throughput; the exit code is the gate."""
     with _errors():
         from staleness_audit.api import audit as run_audit
-        from staleness_audit.check.checker import Gate
+        from staleness_audit.check.gate import Gate
 
         if tables is not None and len(runs) > 1:
             raise AuditError("--tables names one folder, so it takes one RUN; leave it out to audit several.")

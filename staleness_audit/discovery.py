@@ -10,6 +10,7 @@ from __future__ import annotations
 import fnmatch
 import gzip
 import hashlib
+import io
 import os
 import re
 import stat
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -104,7 +105,7 @@ class RunFiles:
         if file.source.endswith(".gz"):
             return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
         if file.source.endswith(".zst"):
-            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
+            return _ZstdFile(raw)  # type: ignore[return-value]
         return raw
 
     def head(self, source: str, size: int = 4096) -> bytes:
@@ -145,6 +146,55 @@ class RunFiles:
             return list(pieces)
         cuts = [piece for piece in pieces if piece.end <= file.bytes]
         return list(_cut(file, cuts, target_bytes))
+
+
+class _ZstdFile(io.RawIOBase):
+    """A Zstandard file that raises ``EOFError`` where its data is cut, instead of ending there as if it were whole."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+        count: int = self._stream.readinto(buffer)
+        if not count and len(buffer) and not _is_whole_zstd(self._raw):
+            raise EOFError("the file ended before the end of a Zstandard frame")
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _is_whole_zstd(raw: BinaryIO) -> bool:
+    """Walk the block headers of all frames (RFC 8878) and tell whether the last one is complete."""
+    size = raw.seek(0, os.SEEK_END)
+    at = 0
+    while at < size:
+        raw.seek(at)
+        head = raw.read(18)  # the longest frame header
+        if len(head) >= 8 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F:
+            at += 8 + int.from_bytes(head[4:8], "little")
+            continue
+        try:
+            has_checksum = zstandard.get_frame_parameters(head).has_checksum
+            at += zstandard.frame_header_size(head)
+        except zstandard.ZstdError:
+            return False
+        last = False
+        while not last:
+            raw.seek(at)
+            block = raw.read(3)
+            if len(block) < 3:
+                return False
+            header = int.from_bytes(block, "little")
+            last = bool(header & 1)
+            at += 3 + (1 if (header >> 1) & 3 == 1 else header >> 3)
+        at += 4 if has_checksum else 0
+    return at == size
 
 
 def _chunks(path: Path, offset: int) -> Iterator[bytes]:

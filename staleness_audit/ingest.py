@@ -404,13 +404,17 @@ def _publish(folder: Path, manifest: Mapping[str, Any]) -> Dataset:
 
 
 def _link(part: Path, target: Path) -> None:
+    """Make a part appear under its table; one that old tables share with new ones never goes away in between."""
     target.parent.mkdir(exist_ok=True)
-    if target.exists():
-        target.unlink()
+    if target.exists() and target.samefile(part):
+        return
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
     try:
-        target.hardlink_to(part)
+        aside.hardlink_to(part)
     except OSError:  # a file system without hard links
-        shutil.copyfile(part, target)
+        shutil.copyfile(part, aside)
+    aside.replace(target)
 
 
 def _clean(folder: Path, keys: set[str], tables: Mapping[str, list[str]]) -> None:

@@ -97,6 +97,7 @@ def zipped(run: Run, rng: random.Random, split: Callable[[str, logs.Line], int])
 @given(run=strategies.runs(), seed=st.integers(0, 2**16))
 def test_neither_order_nor_packaging_matters(packaging: Any, run: Run, seed: int) -> None:
     rng = random.Random(seed)
+
     # Without times nothing orders the lines of two files, so a trajectory's lines stay in one.
     def deal(trajectory: str, line: logs.Line) -> int:
         return rng.randrange(3) if run.timed else sum(trajectory.encode()) % 3
@@ -119,7 +120,9 @@ def test_nor_does_the_size_of_the_pieces(run: Run, seed: int, size: int) -> None
 
 
 @examples(40)
-@given(run=strategies.runs(), bound=st.sampled_from((0, 1, 2)), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL))
+@given(
+    run=strategies.runs(), bound=st.sampled_from((0, 1, 2)), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL)
+)
 def test_hiding_only_widens(run: Run, bound: int, seed: int, way: hide.Hiding) -> None:
     """Whatever is taken from a log: every interval still holds the truth, and no verdict claims more than is so."""
     document = audited(files_of(way(logs.log_of(run), random.Random(seed))), bound, worst=3)

@@ -1,7 +1,7 @@
 """Pickles read as data: a machine of the opcodes that containers, numbers and text need, and no others.
 
 The standard unpickler imports and calls what a file tells it to, and trusts its sizes. Here imports and calls are
-questions to the caller (``on_name``, ``on_call``, ``on_persistent``), who answers with values or raises; opcodes
+questions to the caller (``on_name``, ``on_call``, ``on_persistent``, ``on_build``), who answers with values or raises; opcodes
 that build objects in other ways are refused. Memory stays proportional to the bytes of the file: nothing is
 allocated because a number in the file says so.
 
@@ -63,15 +63,15 @@ def refuse_call(target: object, arguments: object) -> object:
     raise BadPickle("its pickle calls something, and was not obeyed")
 
 
-def refuse_state(target: object, state: object) -> None:
-    """Refuse to set the state of anything but an opaque note, where it is dropped (the default)."""
-    if not isinstance(target, Opaque):
-        raise BadPickle("its pickle sets the state of an object, and was not obeyed")
-
-
 def refuse_persistent(reference: object) -> object:
     """Refuse every persistent id (the default)."""
     raise BadPickle("its pickle refers to outside data")
+
+
+def drop_state(target: object, state: object) -> None:
+    """Drop the state of an opaque note, refuse to set that of anything else (the default)."""
+    if not isinstance(target, Opaque):
+        raise BadPickle("its pickle sets the state of an object, and was not obeyed")
 
 
 def read_pickle(
@@ -80,18 +80,15 @@ def read_pickle(
     on_call: Callable[[Any, Any], object] = refuse_call,
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
-    on_state: Callable[[Any, Any], object] = refuse_state,
+    on_build: Callable[[Any, Any], object] = drop_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
-
-    ``on_state`` is shown an object and the state the pickle would set on it; what it returns is ignored.
 
     Raises:
         BadPickle: cut or malformed data, or an opcode that is not for data; also whatever the callbacks raise.
 
     """
-    machine = _Machine(data, start, on_name, on_call, on_persistent)
-    machine.on_state = on_state
+    machine = _Machine(data, start, on_name, on_call, on_persistent, on_build)
     try:
         return machine.run()
     except (IndexError, KeyError, struct.error) as error:
@@ -110,14 +107,14 @@ class _Machine:
         on_name: Callable[[str, str], object],
         on_call: Callable[[Any, Any], object],
         on_persistent: Callable[[Any], object],
+        on_build: Callable[[Any, Any], None],
     ) -> None:
         self.data = data
         self.at = start
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.on_name, self.on_call, self.on_persistent = on_name, on_call, on_persistent
-        self.on_state: Callable[[Any, Any], object] = refuse_state
+        self.on_name, self.on_call, self.on_persistent, self.on_build = on_name, on_call, on_persistent, on_build
 
     def run(self) -> Unpickled:
         data, stack, operations = self.data, self.stack, _OPERATIONS
@@ -306,9 +303,9 @@ def _make(kind: str, arguments: object) -> object:
 
 
 def _build(m: _Machine) -> None:
-    """BUILD sets an object's state: it is shown to the caller, who may take note of it."""
+    """BUILD sets an object's state: a question to the caller, who by default drops it."""
     state = m.pop()
-    m.on_state(m.stack[-1], state)
+    m.on_build(m.stack[-1], state)
 
 
 def _long(width: int) -> Callable[[_Machine], None]:

@@ -93,7 +93,7 @@ def _state(data: bytes) -> dict[str, Any]:
             return {} if found.endswith("Batch") else Opaque(found)
         return Opaque(f"{found}(...)")
 
-    read_pickle(data, name, call, on_state=lambda _, state: states.append(state) if isinstance(state, dict) else None)
+    read_pickle(data, name, call, on_build=lambda _, state: states.append(state) if isinstance(state, dict) else None)
     for state in states:
         if isinstance(state.get("batch_dict"), dict):
             return state

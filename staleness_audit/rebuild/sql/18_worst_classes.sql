@@ -31,10 +31,14 @@ FROM (
         max(worst_sure_lo) AS sure_lo,
         max(staleness_lo) AS staleness_lo,
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
-        -- An anonymous class holds between one and as many groups as trajectories, unless the table `groups` says how many.
+        -- Anonymous classes of one group id hold between one and as many groups as trajectories, unless `groups` says how many.
         min(CASE WHEN anonymous THEN least(multiplicity_lo, CASE WHEN alone THEN coalesce(groups_lo, 1) ELSE 1 END) ELSE 1 END) AS members_lo,
-        CASE WHEN count(least(multiplicity_hi, groups_hi)) = count(*)
-            THEN max(CASE WHEN anonymous THEN least(multiplicity_hi, groups_hi) ELSE 1 END) END AS members_hi
+        least(
+            CASE WHEN count(multiplicity_hi) = count(*) THEN greatest(
+                sum(CASE WHEN anonymous THEN multiplicity_hi ELSE 0 END), max(CASE WHEN anonymous THEN 0 ELSE 1 END)
+            )::BIGINT END,
+            min(groups_hi)
+        ) AS members_hi
     FROM (SELECT *, count(*) OVER (PARTITION BY group_id) = 1 AS alone FROM users LEFT JOIN stated USING (group_id))
     GROUP BY group_id
 )
