@@ -1,8 +1,8 @@
 """Attempts, versions and epochs: where each launch stands in the run (guide sections 3, 4 and 8).
 
-Version v is the policy after v completed global steps. Inside a launch the batch of step g is trained on v{g-1}, up to a
-constant: a checkpoint written at the end of training carries the number of a step that nobody did (pitfall 1), so that a
-run resumed from it skips a number but no version.
+Version v is the policy after v completed global steps. Inside a launch the batch of step g is trained on v{g-1}, up to
+a constant: a checkpoint written at the end of training carries the number of a step that nobody did (pitfall 1), so
+that a run resumed from it skips a number but no version.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from staleness_parsers.skyrl.launches import Launch, Step
 
 @dataclass
 class Stretch:
-    """A launch as an attempt. ``base``: version that step ``first`` starts from. ``tops``: for each step, how many steps its
-    oldest group can have been admitted before it, as generation starts anew with every launch and every epoch.
+    """A launch as an attempt.
+
+    ``base``: version that step ``first`` starts from. ``tops``: for each step, how many steps before it its oldest
+    group can have been admitted, as generation starts anew with every launch and every epoch.
     """
 
     attempt: int
@@ -39,8 +41,9 @@ def stretches(launches: Sequence[Launch]) -> list[Stretch]:
         said = (launch.resumed_after or 0) + 1
         first = min(launch.steps, default=said) if launch.resumed_after is None else min([said, *launch.steps])
         stretch = Stretch(attempt, launch, first, _base(found, first - 1))
-        # Where the beginning of a launch is lost, its oldest groups may be from any step before.
-        stretch.tops = _tops(launch, 1 if launch.resumed_after is None else first)
+        # Where the beginning of a launch is lost, its oldest groups may be from any step before; a tracker may also
+        # have opened its file anew.
+        stretch.tops = _tops(launch, first if launch.console and launch.resumed_after is not None else 1)
         found.append(stretch)
     return found
 

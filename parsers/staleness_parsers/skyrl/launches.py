@@ -1,20 +1,22 @@
 """The story of each launch from its marks and numbers: which steps it did, and how far (guide sections 5.1, 5.2, 8).
 
-A step is a *slot* between two ``Started: 'step'``; a number that any line in it names places the slots around it. Of the
-same launch there may be a console log, a copy of it by a tracker, and an event file.
+A step is a *slot* between two ``Started: 'step'``; a number that any line in it names places the slots around it. Of
+the same launch there may be a console log, a copy of it by a tracker, and an event file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
 from staleness_audit.solve import Range, rounded, single, whole
 from staleness_parsers.skyrl.settings import Settings
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_DOUBLE = Fraction(1, 1 << 52)
 Mark = dict[str, Any]
 Share = tuple[Fraction, Fraction]
 
@@ -37,8 +39,8 @@ class Figure:
 class Step:
     """What is known of one step of one launch; ``number`` is the framework's.
 
-    ``over``: reported staleness and line of each group over the bound (warnings). ``told``: console text of its batch is at
-    hand, so that a group without a warning was not over the bound. ``completed``: as in the table ``steps``.
+    ``over``: reported staleness and line of each group over the bound (warnings). ``told``: console text of its batch
+    is at hand, so that a group without a warning was not over the bound. ``completed``: as in the table ``steps``.
     """
 
     number: int | None
@@ -236,6 +238,8 @@ def _figure(row: Mapping[str, Any]) -> Figure:
         share = rounded(f"{value:.4f}", 4)
     elif form == "single":
         share = single(value)
+    elif form == "double":
+        share = (Fraction(value) * (1 - _DOUBLE), Fraction(value) * (1 + _DOUBLE))
     else:
         share = (Fraction(value), Fraction(value))
     return Figure(value, share, row["source"], row["line"])
@@ -273,7 +277,7 @@ def _add_event_files(
     launches: list[Launch], files: Mapping[str, Sequence[Mapping[str, Any]]], notes: list[tuple[str, str, str]]
 ) -> None:
     """Give each event file to the launch that wrote it: in order of time, to one that did its steps."""
-    ordered = sorted(files.items(), key=lambda item: min(row["ts"] for row in item[1]))
+    ordered = sorted(files.items(), key=lambda item: (_first(item[1]) or _NEVER, item[0]))
     # Several event files of one launch (a tracker reopened) follow each other without going back.
     free = [launch for launch in launches if launch.steps]
     at = 0
@@ -281,16 +285,16 @@ def _add_event_files(
         steps = _event_steps(rows)
         if not steps:
             continue
-        match = next((index for index in range(at, len(free)) if set(steps) & set(free[index].steps)), None)
+        match = max(range(at, len(free)), key=lambda index: _likeness(steps, free[index].steps), default=None)
+        if match is not None and not set(steps) & set(free[match].steps):
+            match = None
         if match is None:
             if launches and launches[0].console:
                 notes.append(
                     ("events-without-launch", "No launch of the console log did the steps of this event file.", source)
                 )
                 continue
-            launch = Launch(
-                {source}, first_ts=min(row["ts"] for row in rows), steps=steps, resumed_after=min(steps) - 1
-            )
+            launch = Launch({source}, first_ts=_first(rows), steps=steps, resumed_after=min(steps) - 1)
             launches.append(launch)
             continue
         at = match + (len(ordered) <= len(free))
@@ -301,6 +305,15 @@ def _add_event_files(
             own.words |= step.words
             if own.recorded is None:
                 own.source, own.line, own.recorded = step.source, step.line, step.recorded
+
+
+def _first(rows: Iterable[Mapping[str, Any]]) -> datetime | None:
+    return min((row["ts"] for row in rows if row["ts"] is not None), default=None)
+
+
+def _likeness(a: Iterable[int], b: Iterable[int]) -> float:
+    """Return which part of all steps both have."""
+    return len(set(a) & set(b)) / max(len(set(a) | set(b)), 1)
 
 
 def _event_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, Step]:
