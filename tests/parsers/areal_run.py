@@ -1,8 +1,8 @@
 """Writes small AReaL trials by hand, and audits them.
 
 The story most tests start from: batches of two prompts with one sample each, eta = 1. Step s collects from second
-10 s + 10 on, trains, pushes version s + 1 at 10 s + 16 and prints its line at 10 s + 17. Seconds count from noon UTC; the
-console tells it as 14:00 (two hours east).
+10 s + 10 on, trains, pushes version s + 1 at 10 s + 16 and prints its line at 10 s + 17. Seconds count from noon UTC;
+the console tells it as 14:00 (two hours east).
 """
 
 from __future__ import annotations

@@ -523,17 +523,26 @@ class TestDamage:
         assert result.data["verdict"] == "fail"
         assert result.data["diagnostics"]["errors"] == 0
 
-    @pytest.mark.parametrize("name", ["rollout/0/0.jsonl", "perf_tracer/master/traces-r0.jsonl"])
-    @pytest.mark.parametrize("line", ["garbage", '{"task_id": "x", "name": 3}', "[1, 2]", '{"name": "train.rollout", '])
+    @pytest.mark.parametrize(
+        ("name", "line"),
+        [
+            ("rollout/0/0.jsonl", "garbage"),
+            ("rollout/0/0.jsonl", '{"task_id": "x", "name": 3}'),
+            ("perf_tracer/master/traces-r0.jsonl", "[1, 2]"),
+            ("perf_tracer/master/traces-r0.jsonl", '{"name": "train.rollout", '),
+        ],
+    )
     def test_a_bad_line_is_told_and_opens(self, tmp_path: Path, name: str, line: str) -> None:
         root = straggler().write(tmp_path / "run")
         (root / name).write_text(line + "\n" + (root / name).read_text())
         result = audit(tmp_path / "run", tables=tmp_path / "t", framework="areal")
-        if name.startswith("perf") and line.startswith('{"task_id"'):
-            assert uses(result) == ASSIGNED  # a whole object of another name is an event of the profiler
-        else:
-            assert "line-damaged" in codes(result)
-            assert result.data["verdict"] != "pass"
+        assert "line-damaged" in codes(result)
+        assert result.data["violations"]["tokens"]["hi"] is None
+
+    def test_events_of_a_profiler_are_passed_over(self, tmp_path: Path) -> None:
+        trial = straggler()
+        trial.perf[0].insert(3, {"name": "kernel", "ph": "X", "ts": 1, "dur": 2, "pid": 7, "tid": -3})
+        assert uses(judged(trial, tmp_path)) == ASSIGNED
 
     def test_runs_of_nonsense_leave_bounds(self, tmp_path: Path) -> None:
         trial = straggler()
@@ -576,6 +585,11 @@ class TestDamage:
         assert "step-unlogged" in codes(result)
         assert result.data["run"]["steps"]["lo"] == 3
         assert result.data["verdict"] == "inconclusive"
+
+    def test_a_configuration_alone_proves_nothing(self, tmp_path: Path) -> None:
+        result = judged(Trial(), tmp_path)
+        assert "no-steps" in codes(result)
+        assert result.data["run"]["steps"] == {"lo": 0, "hi": None}
 
 
 class TestPlaces:
