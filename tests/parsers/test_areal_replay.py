@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from staleness_parsers.areal.replay import Need, Result, replay
 
 MS = 1_000
@@ -60,7 +59,7 @@ def test_a_doubt_ends_where_both_ways_have_used_the_same() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_nothing_certain_is_wrong(seed: int) -> None:
-    """A collector that looks up to 2 ms late, with rejections; each step logs its sum of tokens, or (odd seeds) nothing."""
+    """A collector that looks up to 2 ms late, with rejections; steps log their tokens, or (odd seeds) nothing."""
     dice = random.Random(seed)
     size, count = dice.randint(1, 4), 40
     entries = [(order, 40 * order + dice.choice((30, 60, 400, 1500)), dice.random() > 0.2) for order in range(count)]
