@@ -2,9 +2,9 @@
 
 A micro-step's ``v_train`` is counted from the console, else from its number (guide section 3, FA). Dumped groups
 (``skip.async_rollout``) bring the stamps of their rows; which micro-step trained a group says the rollout dump whose
-``input`` holds its prompt. Rows without stamps are bounded from three sides: a sync at which nothing was outstanding parts
-the old from the new; at most as many groups are older than the version they are trained at as were outstanding at its sync;
-and the records count rows whose end is stale and rows that span versions.
+``input`` holds its prompt. Rows without stamps are bounded from three sides: a sync at which nothing was outstanding
+parts the old from the new; at most as many groups are older than the version they are trained at as were outstanding
+at its sync; and the records count rows whose end is stale and rows that span versions.
 """
 
 from __future__ import annotations
@@ -53,9 +53,10 @@ class Micro:
 
 @dataclass
 class FullyAsync:
-    """Everything the stations below share. ``outstanding``: per launch, groups generating or queued at the sync of a version.
+    """Everything the stations below share. ``outstanding``: per launch, groups outstanding at the sync of a version.
 
-    ``bases``: per launch, the version it began at. ``numbered``: the trigger is known, and so the version of a micro-step.
+    ``bases``: per launch, the version it began at. ``numbered``: the trigger is known, and so the version of a
+    micro-step.
     """
 
     settings: Settings
@@ -104,7 +105,7 @@ def _trigger(settings: Settings, found: Sequence[Launch]) -> int | None:
 
 
 def _begin(model: FullyAsync) -> None:
-    """Find the version each launch began at: of the first sync, of the first rollouter record, or by its first micro-step.
+    """Find the version each launch began at: of its first sync or rollouter record, or by its first micro-step.
 
     The first micro-step of a launch resumed from V is V * trigger + 2 (guide section 3).
     """
@@ -167,7 +168,7 @@ def _cover(model: FullyAsync, index: int, launch: Launch, begin: int, base: int)
 
 
 def _outstanding(launch: Launch, base: int) -> dict[int, int]:
-    """Groups outstanding at the sync of each version: a reset line precedes the sync's own line."""
+    """Read the groups outstanding at the sync of each version: a reset line precedes the sync's own line."""
     result: dict[int, int] = {}
     waiting: list[int] = []
     version = base - 1
@@ -188,29 +189,22 @@ def _place_rows(model: FullyAsync, rows: pl.DataFrame, staged: Staged) -> None:
     """Attach the rollout dump of each micro-step: sizes and prompts of its groups."""
     broken = set(staged.scan(dumps.DAMAGE).collect()["step"]) if staged.has(dumps.DAMAGE) else set()
     shuffled = model.settings.get("trainer.balance_batch") is not False
-    for (number,), part in rows.group_by("step", maintain_order=True):
-        index = next((at for at in range(len(model.launches) - 1, -1, -1) if (at, number) in model.micros), None)
+    for (number,), unsorted in rows.group_by("step", maintain_order=True):
+        index = next((at for at in reversed(range(len(model.launches))) if (at, number) in model.micros), None)
         if index is None:
             continue
-        micro = model.micros[index, int(number)]  # type: ignore[call-overload]
-        part = part.sort("line")
-        same = (
-            part.with_columns(pl.col("input").fill_null("").rle_id().alias("run"))
-            if not shuffled
-            else part.with_columns(pl.col("input").fill_null("").alias("run"))
-        )
-        grouped = same.group_by("run", maintain_order=True).agg(
+        micro = model.micros[index, int(number)]
+        part = unsorted.sort("line").with_columns(pl.col("input").fill_null(""))
+        # Balancing reorders the rows: then groups of equal prompts are one.
+        same = pl.col("input") if shuffled else pl.col("input").rle_id()
+        grouped = part.group_by(same.alias("run"), maintain_order=True).agg(
             pl.col("input").first(), pl.len().alias("n"), pl.col("score").sum()
         )
-        micro.sizes = [int(size) for size in grouped["n"]]
-        micro.prompts = [
-            (prompt or "", int(size), float(score or 0))
-            for prompt, size, score in grouped.select("input", "n", "score").iter_rows()
-        ]
+        micro.prompts = list(grouped.select("input", "n", "score").iter_rows())
+        micro.sizes = [size for _, size, _ in micro.prompts]
         micro.whole = number not in broken
         micro.spoke = bool((part["output_chars"] > 0).all())
-        micro.source = part["source"][0]
-        micro.line = None
+        micro.source, micro.line = part["source"][0], None
 
 
 # ------------------------------------------------------------------------------------------------- rows
@@ -249,36 +243,58 @@ def write_trained(model: FullyAsync, sink: Sink) -> None:
 def _join_groups(model: FullyAsync, sink: Sink) -> dict[int, list[Micro]]:
     """Find the micro-steps that may have trained each dumped group, by feed index.
 
-    A group fits where the dump's ``input`` holds its prompt, as many rows have it, with the same sum of scores, at a version not before its newest stamp.
+    A group fits where the dump's ``input`` holds its prompt, as many rows have it, with the same sum of scores, at a
+    version not before its newest stamp.
     """
     replayed = {message["a"] for launch in model.launches for message in launch.said("loaded")}
+    if model.settings.may_replay("async_rollout") and not any(launch.consoled for launch in model.launches):
+        replayed = set(model.groups["feed"])  # only a console tells whether dumps were made or read back
     if replayed:
         sink.diagnose(
             "warning",
             "cached-groups",
-            "Groups were read back from an earlier run's dumps: the versions in them are not of this run's policies.",
+            "Groups were read back from an earlier run's dumps, or the console that would deny it is missing: the "
+            "versions in them need not be of this run's policies.",
             opens="training",
         )
     spots = [(micro, at, *prompt) for micro in model.micros.values() for at, prompt in enumerate(micro.prompts)]
     by_text: dict[str, list[Any]] = {}
     for spot in spots:
         by_text.setdefault(spot[2], []).append(spot)
-    groups = [rows for _, rows in sorted(_by_feed(model.groups).items())]
+    texts = _Texts(list(by_text))
     fits: dict[int, list[Any]] = {}
-    for rows in groups:
-        feed, prompt = rows[0]["feed"], rows[0]["prompt"]
-        if prompt is None or feed in replayed:
+    for feed, rows in _by_feed(model.groups).items():
+        if rows[0]["prompt"] is None or feed in replayed:
             continue
         newest = max((row["v_max"] for row in rows if row["v_max"] is not None), default=0)
         score = None if any(row["score"] is None for row in rows) else sum(row["score"] for row in rows)
         fits[feed] = [
             spot
-            for text, found in by_text.items()
-            if prompt in text
-            for spot in found
-            if spot[3] == len(rows) and spot[0].version >= newest and (score is None or abs(spot[4] - score) < 1e-4)
+            for text in texts.containing(rows[0]["prompt"])
+            for spot in by_text[text]
+            if spot[3] == len(rows) and spot[0].version >= newest and _close(spot[4], score)
         ]
     return _settle(fits)
+
+
+def _close(one: float | None, other: float | None) -> bool:
+    return one is None or other is None or abs(one - other) <= 1e-4 * max(1.0, abs(one))
+
+
+class _Texts:
+    """Finds the texts that contain a prompt: by a rare word from its inside, which stands in the text as it is."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+        self._places: dict[str, list[str]] = {}
+        for text in texts:
+            for word in set(text.split()):
+                self._places.setdefault(word, []).append(text)
+
+    def containing(self, prompt: str) -> list[str]:
+        """Return the texts with this prompt inside. Its first and last word may be glued to others there."""
+        words = [self._places.get(word, []) for word in prompt.split()[1:-1]]
+        return [text for text in min(words, key=len, default=self._texts) if prompt in text]
 
 
 def _by_feed(groups: pl.DataFrame) -> dict[int, list[Row]]:
@@ -315,7 +331,7 @@ def _spot(spot: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a tuple whose he
 
 
 def _write_stamped(model: FullyAsync, places: dict[int, list[Micro]], sink: Sink) -> None:
-    """Write the rows of dumped groups: trained where their place is certain; where it is not, they stay undated there."""
+    """Write the rows of dumped groups whose place is certain; the others stay undated where they were trained."""
     rows = []
     trained_all = all(micro.rows is not None for micro in model.micros.values()) and bool(model.micros)
     for feed, group in _by_feed(model.groups).items():
@@ -370,7 +386,8 @@ def _write_micro(model: FullyAsync, micro: Micro, out: dict[str, list[Row]], sin
         sink.diagnose(
             "warning",
             "rows-uncounted",
-            f"How many rows micro-step {micro.number} trained is not known in full: its rollout dump is missing or damaged (trainer.rollout_data_dir).",
+            f"How many rows micro-step {micro.number} trained is not known in full: its rollout dump is missing "
+            "or damaged (trainer.rollout_data_dir).",
             source=micro.source,
             locator=f"step {micro.number}",
         )
@@ -420,9 +437,9 @@ def _classes(model: FullyAsync, micro: Micro, count: int, rest: int) -> list[Row
     surely = {age: count - (caps[age] if age < oldest else 0) for age in range(oldest + 1)}
     perhaps = {age: count - (proven if age == 0 else 0) for age in range(oldest + 1)}
     if micro.known:
-        for age in surely:
-            surely[age] = max(0, surely[age] - sum(1 for last, _ in micro.known if last <= age))
-            perhaps[age] = min(rest, perhaps[age] - sum(1 for _, worst in micro.known if worst <= age))
+        ages = range(oldest + 1)
+        surely = {age: max(0, surely[age] - sum(1 for last, _ in micro.known if last <= age)) for age in ages}
+        perhaps = {age: min(rest, perhaps[age] - sum(1 for _, worst in micro.known if worst <= age)) for age in ages}
     return order_classes(rest, surely, perhaps)
 
 
@@ -471,7 +488,7 @@ def _proven_stale(model: FullyAsync, micro: Micro, count: int) -> int:
             return 0
         bound = _version_caps(model, other)
         others += min(other.rows, bound)
-    return max(0, min(count, ended - others))
+    return int(max(0, min(count, ended - others)))
 
 
 def _version_caps(model: FullyAsync, micro: Micro) -> int:
@@ -479,5 +496,5 @@ def _version_caps(model: FullyAsync, micro: Micro) -> int:
     if micro.version == model.bases[micro.attempt]:
         return 0
     groups = model.outstanding[micro.attempt].get(micro.version)
-    sizes = sorted(micro.sizes or [], reverse=True)
-    return sum(sizes if groups is None else sizes[:groups])
+    sizes: list[int] = sorted(micro.sizes or [], reverse=True)
+    return sum(sizes[:groups])

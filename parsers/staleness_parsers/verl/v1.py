@@ -1,7 +1,7 @@
 """V1 trainers (and what shares their dumps): which global steps there were, and who was trained in each.
 
-Members of a step come from its rollout dump, else from the checkpoint of the step (rows whose prompt is gone), else from
-the dumped mini-batches, else only the metrics say how many they were.
+Members of a step come from its rollout dump, else from the checkpoint of the step (rows whose prompt is gone), else
+from the dumped mini-batches, else only the metrics say how many they were.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _KEY: Final = ["attempt", "step"]
 class Step:
     """One global step as the files show it. ``count_lo/hi``: rows it trained, padding left out (hi None = open).
 
-    ``known``, ``lags``: how many rows are dated, and their staleness by last and by first version. ``fake``: replayed from
-    a cache. ``spoke``: every row has some text, so at least one sampled token. ``named``: every row's key is known.
+    ``known``, ``lags``: how many rows are dated, and their staleness by last and by first version. ``fake``: replayed
+    from a cache. ``spoke``: every row has some text, so at least one sampled token. ``named``: every row's key is
+    known.
     """
 
     attempt: int
@@ -88,7 +89,7 @@ def build(settings: Settings, found: Sequence[Launch], staged: Staged, rule: str
 
 
 def _training(staged: Staged, settings: Settings) -> pl.DataFrame:
-    """Rows of rollout dumps that are no validation: those have a ``reward``, or lie in the folder the configuration names."""
+    """Return dumped rows that are no validation: those have a ``reward``, or lie in the folder configured for it."""
     if not staged.has(dumps.TABLE):
         return pl.DataFrame(
             schema={
@@ -113,7 +114,7 @@ def _training(staged: Staged, settings: Settings) -> pl.DataFrame:
 
 
 def _damaged(staged: Staged, rollouts: pl.DataFrame) -> pl.DataFrame:
-    """Steps whose rollout dump lacks rows; damage beside validation dumps only is none of training's."""
+    """Find the steps whose rollout dump lacks rows; damage beside validation dumps only is none of training's."""
     if not staged.has(dumps.DAMAGE):
         return pl.DataFrame(schema=dumps.DAMAGE_ROWS)
     folder = pl.col("source").str.extract(r"^(.*?)[^/]*$")
@@ -123,7 +124,7 @@ def _damaged(staged: Staged, rollouts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scale(settings: Settings, found: Sequence[Launch]) -> int:
-    """k where a global step was one mini-batch and metrics were divided by k (separate_async until 2026-07-08), else 1."""
+    """Return k where a global step was one mini-batch, metrics divided by k (until 2026-07-08), else 1."""
     k = settings.updates_per_sync
     if settings.trainer != "separate_async" or k == 1:
         return 1
@@ -160,10 +161,12 @@ def _place_steps(model: V1) -> None:
         held = told[-1] if told else owners[number]
         model.saved[number] = last if held is None else held
     for index, launch in enumerate(found):
-        fake = bool(launch.said("injected"))
+        # Only a console tells whether dumps were made or read back (guide pitfall 17).
+        injected = bool(launch.said("injected"))
         for number in range(launch.start + 1, ends[index] + 1):
             sure = model.numbered or not model.steps
-            step = Step(index, number, completed=True if sure else None, record=launch.records.get(number), fake=fake)
+            step = Step(index, number, completed=True if sure else None, record=launch.records.get(number))
+            step.fake = injected or (not launch.consoled and model.settings.may_replay("rollout_tq", number))
             step.superseded = any(later.resumed is not None and later.resumed < number for later in found[index + 1 :])
             model.steps[index, number] = step
     # The last launch may have trained one more, and died before saying so; mini-batches are dumped before training.
@@ -238,7 +241,7 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
     k = model.settings.updates_per_sync
     for (number,), batches in rows.filter(pl.col("origin") == "batch").group_by("step", maintain_order=True):
         if batches["part"].n_unique() == k or model.settings.trainer == "colocate_async":
-            result[int(number)] = batches.unique("key", keep="first", maintain_order=True)  # type: ignore[call-overload]
+            result[int(number)] = batches.unique("key", keep="first", maintain_order=True)
     prompts = model.keys.filter((pl.col("origin") == "checkpoint") & (pl.col("kind") == "prompt")).select("step", "uid")
     orphans = rows.filter(pl.col("origin") == "checkpoint").join(prompts, on=["step", "uid"], how="anti")
     first = orphans.sort("step").unique("key", keep="first", maintain_order=True)
@@ -247,7 +250,7 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
         pl.col("dumped").is_null() | (pl.col("dumped") >= pl.col("step"))
     )
     for (number,), left in first.group_by("step", maintain_order=True):
-        result[int(number)] = left  # type: ignore[call-overload]
+        result[int(number)] = left
     return result
 
 
