@@ -174,3 +174,26 @@ def test_dumps_alone_are_a_weak_clue(tmp_path: Path) -> None:
     found = PARSER.detect(discover(made.root))
     assert found is not None
     assert not found.strong
+
+
+def test_a_lost_row_is_betrayed_by_the_tokens_of_its_step(run: Run) -> None:
+    path = run.root / "rollout_data/2.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[1:]) + "\n")
+    tables = load(run)
+    assert tables.codes() == {"rows-missing": 1}
+    assert figure(tables.audit()["trajectories"]["trained"]) == (7, 8)
+
+
+def test_a_lost_row_is_restored_by_the_checkpoint(run: Run) -> None:
+    path = run.root / "rollout_data/2.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[1:]) + "\n")
+    run.checkpoint(2, Buffer().group(4, 2, (1, 1)).group(5, 2, (1, 1)))
+    tables = load(run)
+    assert tables.codes() == {"members-differ": 1}
+    assert figure(tables.audit()["trajectories"]["trained"]) == (8, 8)
+
+
+def test_a_repeated_line_is_one_row(run: Run) -> None:
+    path = run.root / "rollout_data/2.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
+    assert figure(load(run).audit()["trajectories"]["trained"]) == (8, 8)

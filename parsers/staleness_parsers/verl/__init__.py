@@ -22,7 +22,18 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
-from staleness_parsers.verl import console, dumps, facts, fates, fully_async, metrics, state, v1, v1_rows
+from staleness_parsers.verl import (
+    console,
+    dumps,
+    facts,
+    fates,
+    fully_async,
+    fully_async_rows,
+    metrics,
+    state,
+    v1,
+    v1_rows,
+)
 from staleness_parsers.verl.card import CARD
 from staleness_parsers.verl.files import METRIC_MARKS, Survey, survey
 from staleness_parsers.verl.launches import Launch, Row, launches
@@ -141,11 +152,11 @@ class Verl:
         scale, trigger, unseen = 1, 1, frozenset({"dropped", "lost", "pending"})
         if rule == "fa":
             model = fully_async.build(settings, found, staged)
-            fully_async.write_trained(model, sink)
+            fully_async_rows.write_trained(model, sink)
             found, trigger = model.launches, model.trigger
             unseen = _unseen(found)
         else:
-            steps = v1.build(settings, found, staged, rule)
+            steps = v1.build(settings, found, staged, rule, sink)
             dated = v1_rows.write_trained(steps, sink)
             scale = steps.scale
             if rule == "v1":
@@ -233,8 +244,8 @@ def _remark(settings: Settings, configs: Sequence[Settings], found: Sequence[Lau
             sink.diagnose(
                 "warning",
                 "cached-rollouts",
-                "Cached mini-batches of an earlier run were trained, stamped with the current step (skip.rollout_tq), or "
-                "no console denies it: real versions are not known.",
+                "Cached mini-batches of an earlier run were trained, stamped with the current step, or "
+                "no console denies it (skip.rollout_tq): real versions are not known.",
                 source=message["source"],
                 line=message["line"],
                 opens="training",

@@ -86,10 +86,9 @@ CARD: Final = Card(
         ),
     ),
     betrays=(
-        "A lost or cut rollout dump is betrayed by the step's record, a lost record by the numbers of its "
-        "neighbours, a damaged checkpoint by its file. "
-        "A lost row inside an otherwise sound dump is betrayed only where a checkpoint or the sums of the record "
-        "cover the step. Nothing betrays the last steps if every file ends "
-        "before them; the record of the last micro-step of a fully-async run is never written."
+        "A lost or cut rollout dump is betrayed by the step's record, a lost record by the numbers of its neighbours, a "
+        "lost row of a dump by the checkpoint of its step or by the tokens its record counts, a damaged checkpoint by "
+        "its file. Nothing betrays the last steps if every file ends before them, or a lost row of a fully-async dump "
+        "whose group was not dumped; the record of the last micro-step is never written."
     ),
 )
