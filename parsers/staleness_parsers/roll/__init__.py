@@ -2,11 +2,11 @@
 
 Versions. v{s} is what the trainer holds at the start of global step s (0-based), so a batch taken at step s has
 ``v_train = s``, whether or not weights were pushed. The engines hold the version of the last push: with
-``model_update_frequency`` F that is ``floor(s / F) * F`` after the ``model_update`` of step s. No record carries a version
-per token: of a request it is that of the last ``model_update`` that ended before the request did.
+``model_update_frequency`` F that is ``floor(s / F) * F`` after the ``model_update`` of step s. No record carries a
+version per token: of a request it is that of the last ``model_update`` that ended before the request did.
 
-Off by ones: none for the bound, ``ceil(async_generation_ratio)``, which is ``v_train - v_gen`` itself (s - ceil(R) is still
-taken). A prompt's start step is a lower bound of its versions: what begins in the pause before step s carries s - 1.
+Off by ones: none for the bound, ``ceil(async_generation_ratio)``, which is ``v_train - v_gen`` itself (s - ceil(R) is
+still taken). A prompt's start step bounds its versions from below: what begins in the pause before s carries s - 1.
 The first step in an agent-native ``trajectory_id`` can be one too new.
 """
 

@@ -2,7 +2,7 @@
 
 Per trajectory the oldest weights are bounded from below by the step at which its slot was created: episode arithmetic
 while no group was filtered, and in any case s - R for what step s trained (rule 12). The agent-native name adds a first
-step (it can be one too new, so one is taken off) and a last one. The plain managers' spans give the weights of each turn.
+step (it can be one too new, so one is taken off) and a last one. The plain managers' spans give each turn's weights.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def read_dump(run: RunFiles, piece: Piece, sink: Sink) -> None:
         with run.open(piece.source) as stream:
             data = stream.read(MAX_DUMP_BYTES + 1)
         columns = orjson.loads(data) if len(data) <= MAX_DUMP_BYTES else None
-    except Exception as error:  # noqa: BLE001 - damage of compressed data has no common base
+    except Exception as error:
         columns, data = None, str(error).encode()
     if not isinstance(columns, dict) or not _even(columns):
         _damaged(sink, piece.source, "is not one JSON object of equally long columns", step)
@@ -106,11 +106,10 @@ def _prompt_dump(columns: Mapping[str, Any], step: int, source: str) -> Iterator
 def _agent_dump(columns: Mapping[str, Any], step: int, source: str) -> Iterator[dict[str, Any]]:
     for place, text in enumerate(columns["trajectory_data"]):
         about = _parsed(text)
-        mode = about.get("env_info", {}).get("mode") if isinstance(about.get("env_info"), dict) else None
-        if mode == "val" or not isinstance(about.get("trajectory_id"), str):
+        if _dict(about.get("env_info")).get("mode") == "val" or not isinstance(about.get("trajectory_id"), str):
             continue
         name = about["trajectory_id"]
-        where = about.get("env_info") if isinstance(about.get("env_info"), dict) else {}
+        where = _dict(about.get("env_info"))
         group = None
         if _whole(where.get("episode_id")) is not None:
             group = f"{where.get('tag')}_{where.get('group_id')}_{where.get('episode_id')}_{where.get('seed')}"
@@ -127,15 +126,19 @@ def read_pickle_batch(run: RunFiles, piece: Piece, sink: Sink) -> None:
     try:
         with open_torch(run, piece.source, stubs=True) as value:
             state = value.state if isinstance(value, Stub) else None
-            if not isinstance(state, tuple) or len(state) < 4:
-                raise BadTorchFile("it is no batch of ROLL")
-            buffer, objects, _, meta = state[:4]
-            rows = list(_pickled(_tensors(buffer), _dict(objects), _dict(meta), step, piece.source))
+            rows = list(_batch(state, step, piece.source))
     except BadTorchFile as error:
         _damaged(sink, piece.source, f"cannot be read ({error})", step)
         return
     if rows:
         sink.write("rows", pl.DataFrame(rows, schema=ROWS))
+
+
+def _batch(state: object, step: int, source: str) -> Iterator[dict[str, Any]]:
+    if not isinstance(state, tuple) or len(state) < 4:
+        raise BadTorchFile("it is no batch of ROLL")
+    buffer, objects, _, meta = state[:4]
+    return _pickled(_tensors(buffer), _dict(objects), _dict(meta), step, source)
 
 
 def _tensors(buffer: object) -> Mapping[str, Any]:
@@ -194,29 +197,32 @@ def _pickled(
 
 def read_board(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage ``boards``: per file its step, number of samples and response tokens (their order means nothing)."""
-    steps: set[int] = set()
-    samples = tokens = 0
     try:
-        for block in blocks(run, piece):
-            lines = block.data.split(b"\n")
-            for index, text in enumerate(lines):
-                if not text.strip():
-                    continue
-                row = _parsed(text)
-                mask = row.get("new_response_mask")
-                if not isinstance(mask, list) or _whole(row.get("step")) is None:
-                    raise DamagedStream("it is no sample of a board file", block.first_line + index)
-                steps.add(row["step"])
-                samples += 1
-                tokens += sum(1 for value in mask if value)
+        counts = [_sample(text, line) for line, text in _numbered(run, piece) if text.strip()]
     except DamagedStream as damage:
         # Everything a board file counts is a sum over all its lines.
         message = f"{damage}; its counts are not used."
         sink.diagnose("warning", "bad-board", message, source=piece.source, line=damage.line)
         return
+    steps = {step for step, _ in counts}
     if len(steps) == 1:
-        row = {"step": steps.pop(), "samples": samples, "tokens": tokens, "source": piece.source}
+        tokens = sum(tokens for _, tokens in counts)
+        row = {"step": steps.pop(), "samples": len(counts), "tokens": tokens, "source": piece.source}
         sink.write("boards", pl.DataFrame([row]))
+
+
+def _numbered(run: RunFiles, piece: Piece) -> Iterator[tuple[int, bytes]]:
+    for block in blocks(run, piece):
+        yield from enumerate(block.data.split(b"\n"), block.first_line)
+
+
+def _sample(text: bytes, line: int) -> tuple[int, int]:
+    """Step and response tokens of one line of a board file."""
+    row = _parsed(text)
+    mask, step = row.get("new_response_mask"), _whole(row.get("step"))
+    if not isinstance(mask, list) or step is None:
+        raise DamagedStream("a line is no sample of a board file", line)
+    return step, sum(1 for value in mask if value)
 
 
 def split_group(group: str | None) -> tuple[str, int] | None:

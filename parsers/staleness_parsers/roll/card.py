@@ -60,7 +60,7 @@ CARD = Card(
             "ceil(R)",
             False,
             "bound + F - 1",
-            "The window counts steps, not weights: what begins F - 1 steps after a push is that much older than it looks.",
+            "The window counts steps, not weights: what begins F - 1 steps after a push is that much older.",
         ),
     ),
     betrays=(

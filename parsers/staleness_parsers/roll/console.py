@@ -197,7 +197,7 @@ def read_state(run: RunFiles, piece: Piece, sink: Sink) -> None:
         message = f"The metric history cannot be read: {error}."
         sink.diagnose("warning", "bad-metrics", message, source=piece.source)
         return
-    rows = []
+    rows: list[dict[str, Any]] = []
     for index, entry in enumerate(history if isinstance(history, list) else []):
         if isinstance(entry, dict):
             rows.extend(metric_rows(entry, None, piece.source, None, f"log_history[{index}]"))

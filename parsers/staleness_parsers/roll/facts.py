@@ -11,7 +11,7 @@ from staleness_parsers.roll.rows import moment
 from staleness_parsers.roll.settings import DEFAULTS, F_KEY, R_KEY, bound, guarantee
 
 if TYPE_CHECKING:
-    from staleness_parsers.roll.finish import Known
+    from staleness_parsers.roll.known import Known
 
 
 def run_facts(known: Known) -> RunFacts:

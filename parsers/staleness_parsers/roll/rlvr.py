@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from staleness_parsers.roll.settings import Settings
 from staleness_parsers.roll.timeline import Span, Timeline
@@ -95,15 +94,39 @@ def build_prompts(spans: Sequence[Span], timeline: Timeline, batches: Mapping[st
             prompts[row["span"]] = Prompt(
                 row["span"], row["instance"] or "", attempt, row, row["start"], row["end"], step, row["prompt"]
             )
-    responses: dict[str, Response] = {}
-    parents: dict[str, str | None] = {}
-    for row in by_name["generate_and_reward"]:
-        responses[row["span"]] = Response(row["span"], row)
-        parents[row["span"]] = row["parent"]
+    responses, parents = _responses(by_name, timeline)
     validations = [
         part for step in timeline.steps for name, part in step.parts.items() if name in ("validation", "val_generate")
     ]
-    for row in by_name["rollout.generate"] + by_name["rollout.compute_rewards"]:
+    for response in responses.values():
+        response.segments.sort(key=lambda row: (row["start"], row["end"]))
+    for key, response in responses.items():
+        owner = parents[key] or f"alone:{key}"
+        row = response.place
+        validated = any(part["start"] <= row["start"] <= part["end"] for part in validations)
+        if owner in evaluation or (owner not in prompts and validated):
+            continue
+        if owner not in prompts:
+            attempt = timeline.attempt_at(row["start"])
+            prompts[owner] = Prompt(
+                owner, row["instance"] or "", attempt, row, row["start"], None, None, row["prompt"], open=True
+            )
+        prompts[owner].responses.append(response)
+    for prompt in prompts.values():
+        prompt.responses.sort(key=lambda response: response.order)
+    return sorted(prompts.values(), key=lambda prompt: (prompt.start, prompt.key))
+
+
+def _responses(
+    by_name: Mapping[str, Sequence[Span]], timeline: Timeline
+) -> tuple[dict[str, Response], dict[str, str | None]]:
+    """Responses by their span with their segments, and the span of each one's prompt; a span may be missing."""
+    responses: dict[str, Response] = {}
+    parents: dict[str, str | None] = {}
+    for row in by_name.get("generate_and_reward", ()):
+        responses[row["span"]] = Response(row["span"], row)
+        parents[row["span"]] = row["parent"]
+    for row in [*by_name.get("rollout.generate", ()), *by_name.get("rollout.compute_rewards", ())]:
         parent = row["parent"] or row["span"]
         if parent not in responses:
             responses[parent] = Response(parent, row, open=True)
@@ -112,25 +135,7 @@ def build_prompts(spans: Sequence[Span], timeline: Timeline, batches: Mapping[st
             responses[parent].segments.append(row)
         else:
             responses[parent].rewards += 1
-    for key, response in responses.items():
-        response.segments.sort(key=lambda row: (row["start"], row["end"]))
-        owner = parents[key] or f"alone:{key}"
-        if owner in evaluation:
-            continue
-        if owner not in prompts:
-            row = response.place
-            if any(part["start"] <= row["start"] <= part["end"] for part in validations):
-                continue
-            attempt = timeline.attempt_at(row["start"])
-            prompts[owner] = Prompt(
-                owner, row["instance"] or "", attempt, row, row["start"], None, None, row["prompt"], open=True
-            )
-        prompts[owner].responses.append(response)
-    for prompt in prompts.values():
-        prompt.responses.sort(key=lambda response: response.order)
-        if response_numbers := [r.segments[0]["prompt"] for r in prompt.responses if r.segments]:
-            prompt.number = response_numbers[0] if prompt.number is None else prompt.number
-    return sorted(prompts.values(), key=lambda prompt: (prompt.start, prompt.key))
+    return responses, parents
 
 
 def _open_step(row: Span, timeline: Timeline, batches: Mapping[str, Batch]) -> int | None:

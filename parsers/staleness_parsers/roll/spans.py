@@ -70,9 +70,9 @@ def _line(text: bytes, source: str, line: int, sink: Sink, *, cut: bool) -> Iter
         return
     try:
         export = orjson.loads(text)
-        if not isinstance(export, dict):
-            raise ValueError("not an object")
     except ValueError:
+        export = None
+    if not isinstance(export, dict):
         if cut:
             sink.diagnose(
                 "note", "cut-line", "The last line is cut: its export did not happen.", source=source, line=line
