@@ -147,6 +147,8 @@ def turn_versions(one: Trained, timeline: Timeline, pushes: Pushes) -> list[tupl
     surplus = len(updates) - len(one.turns)
     if surplus < 0 or not one.turns or None in updates:
         return None
+    if any(update is not None and update[0] != update[1] for update in updates):
+        return None
     steps = [update[1] for update in updates if update is not None]
     first = timeline.first.get(timeline.attempt_at(one.generates[0]["start"]), 0)
     suspects = {at for at in range(len(steps) - 1) if steps[at] != steps[at + 1]}

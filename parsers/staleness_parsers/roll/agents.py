@@ -58,6 +58,8 @@ class Agents:
             return
         size = known.settings.whole_number("rollout_batch_size")
         place = batch[0].place
+        if complete and self.completed.get((attempt, step)) is None:
+            return  # an unconfirmed step whose batch is known has nobody else
         if complete:
             constrain(self.rows, place, attempt, step, "trajectories", len(batch))
         elif size and size >= len(batch):
@@ -97,8 +99,8 @@ class Agents:
                 self.rows.span(one.place, one.key, index, (tokens, tokens), versions)
         else:
             versions = agentic.versions(one, attempt, self.slots, known.pushes)
-            tokens = one.tokens
-            self.rows.span(one.place, one.key, 0, (1 if tokens is None else tokens, tokens), versions)
+            least = 1 if one.tokens is None else one.tokens
+            self.rows.span(one.place, one.key, 0, (least, one.tokens), versions)
         self._life(one.span, one.key, attempt)
         deleting = self._deleting(one.step)
         cells: dict[str, Any] = {"loss_tokens_lo": 0} if deleting or self._masks(one.step) else {}

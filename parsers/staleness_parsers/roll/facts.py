@@ -62,7 +62,7 @@ def _signs(known: Known) -> Iterator[Sign]:
         elif row["kind"] == "waiting":
             yield Sign("waiting", _local(row["time"]), "the trainer waits for a batch", **where)
     for step in known.time.steps:
-        where = {"source": step.place["source"], "line": step.place["line"]}
+        where = {"source": step.place.get("source"), "line": step.place.get("line")}
         if step.failed:
             yield Sign("crashed", moment(step.end), "a step ended with an exception", **where)
         elif step.closed and known.time.traced:

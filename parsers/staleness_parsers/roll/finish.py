@@ -6,7 +6,7 @@ from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import RunFacts, Sink, Staged
 from staleness_parsers.roll.agents import Agents
 from staleness_parsers.roll.facts import run_facts
-from staleness_parsers.roll.known import Known, Row, gather, witness
+from staleness_parsers.roll.known import Known, Row, constrain, gather
 from staleness_parsers.roll.loose import Batches
 from staleness_parsers.roll.prompts import Prompts
 from staleness_parsers.roll.rows import Rows, moment
@@ -23,7 +23,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     elif known.prompts_traced:
         Prompts(known, rows, completed).write()
     else:
-        Batches(known, rows).write()
+        Batches(known, rows, completed).write()
     _write_reported(known, rows)
     rows.close()
     _notes(known, sink)
@@ -35,12 +35,7 @@ def _write_steps(known: Known, rows: Rows, sink: Sink) -> dict[tuple[int, int], 
     finished = {(row["step"]) for row in known.lines if row["kind"] == "finished"}
     warmup = known.settings.whole_number("critic_warmup") or 0
     done: dict[tuple[int, int], bool | None] = {}
-    listed = list(known.time.steps)
-    seen = {step.step for step in listed}
-    last = max(known.time.attempts)
-    for number in sorted((set(known.metrics) | set(known.rows) | {row["step"] for row in known.boards}) - seen):
-        listed.append(Step(last, number, witness(known, number)))
-    for step in listed:
+    for step in known.time.steps:
         state = _completed(step, known, finished)
         named = known.metrics.get(step.step, {})
         final = known.time.last(step.step)
@@ -66,6 +61,10 @@ def _write_steps(known: Known, rows: Rows, sink: Sink) -> dict[tuple[int, int], 
             completed=state,
             evidence="recorded",
         )
+        newest = known.pushes.version(step.step, known.time.first.get(step.attempt, 0))[1]
+        if newest < step.step and not known.mocked:
+            # The engines held nothing newer at this step, whoever was in its batch.
+            constrain(rows, step.place, step.attempt, step.step, "staleness_min", step.step - newest, op="ge")
         update = step.parts.get("model_update")
         if update is not None and not update["failed"]:
             low, high = known.pushes.version(step.step, known.time.first.get(step.attempt, 0))
@@ -87,8 +86,11 @@ def _completed(step: Step, known: Known, finished: set[int]) -> bool | None:
         train = step.parts.get("train")
         if train is not None:
             return not train["failed"]
-        # A step's children are exported as they end: one without `train` was never trained.
-        return False
+        # A step's children are exported as they end: one without `train` was never trained, unless a later record
+        # tells that the export was lost.
+        told = known.time.last(step.step) is step and (step.step in known.metrics or step.step in finished)
+        later = any(other.attempt == step.attempt and other.step > step.step for other in known.time.steps)
+        return True if told else (None if known.damaged or later else False)
     if step.closed:
         return True
     if known.time.last(step.step) in (step, None) and (step.step in known.metrics or step.step in finished):

@@ -13,7 +13,7 @@ from staleness_parsers.roll import timeline
 from staleness_parsers.roll.console import PUSH, UPDATE
 from staleness_parsers.roll.rows import Rows
 from staleness_parsers.roll.settings import Pushes, Settings
-from staleness_parsers.roll.timeline import Timeline
+from staleness_parsers.roll.timeline import Step, Timeline
 
 Row = Mapping[str, Any]
 Done = Mapping[tuple[int, int], bool | None]
@@ -33,6 +33,7 @@ class Known:
     pushes: Pushes
     agentic: bool
     mocked: bool
+    damaged: bool = False  # a line of spans was lost, so that a missing span proves nothing
 
     @property
     def prompts_traced(self) -> bool:
@@ -76,7 +77,13 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
         settings.get("rollout_mock.enable") is True and settings.get("rollout_mock.mode") == "mock"
     )
     boards = _table(staged, "boards", "source", "step")
-    return Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, told), is_agentic, mocked)
+    known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, told), is_agentic, mocked)
+    known.damaged = staged.has("damage")
+    seen = {step.step for step in time.steps}
+    for number in sorted((set(metrics) | set(batches) | {row["step"] for row in boards}) - seen):
+        # Known from a batch or from metrics alone.
+        time.steps.append(Step(max(time.attempts), number, _witness(known, number)))
+    return known
 
 
 def _batches(rows: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
@@ -127,7 +134,7 @@ def masked(known: Known, attempt: int, step: int) -> bool:
     return known.settings.masks
 
 
-def witness(known: Known, step: int) -> Row:
+def _witness(known: Known, step: int) -> Row:
     """Row that tells of a step without a line of its own."""
     if step in known.metrics:
         return next(iter(known.metrics[step].values()))

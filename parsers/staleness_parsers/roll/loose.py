@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from staleness_parsers.roll.known import Known, Row, constrain, masked, witness
+from staleness_parsers.roll.known import Done, Known, Row, constrain, masked
 from staleness_parsers.roll.rows import Rows
-from staleness_parsers.roll.timeline import Step
 
 _GROUPS: Final = re.compile(r"ItemsGroup (\d+): len\(self\.running_prompts\)=(\d+) len\(self\.finished_prompts\)=(\d+)")
 
@@ -17,8 +16,8 @@ _GROUPS: Final = re.compile(r"ItemsGroup (\d+): len\(self\.running_prompts\)=(\d
 class Batches:
     """RLVR from dumps, pickles, boards, console and metrics: who and how many, and how old at most."""
 
-    def __init__(self, known: Known, rows: Rows) -> None:
-        self.known, self.rows = known, rows
+    def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
+        self.known, self.rows, self.completed = known, rows, completed
 
     def write(self) -> None:
         """Write the batches' rows, and what the console says of steps without any."""
@@ -29,7 +28,7 @@ class Batches:
         boards: dict[int, list[Row]] = defaultdict(list)
         for board in known.boards:
             boards[board["step"]].append(board)
-        for home in self._homes():
+        for home in known.time.steps:
             step = home.step
             if step in known.rows and known.time.last(step) in (home, None):
                 continue
@@ -50,14 +49,9 @@ class Batches:
             if boards.get(step) and not masked(known, home.attempt, step):
                 tokens = sum(board["tokens"] for board in boards[step])
                 constrain(self.rows, boards[step][0], home.attempt, step, "loss_tokens", tokens)
-
-    def _homes(self) -> Iterator[Step]:
-        known = self.known
-        yield from known.time.steps
-        seen = {step.step for step in known.time.steps}
-        last = max(known.time.attempts)
-        for number in sorted((set(known.metrics) | {row["step"] for row in known.boards}) - seen):
-            yield Step(last, number, witness(known, number))
+            elif not masked(known, home.attempt, step):
+                # A finished response has at least its last token.
+                constrain(self.rows, home.place, home.attempt, step, "loss_tokens", 1, op="ge")
 
     def _batch(self, step: int, batch: Sequence[Row]) -> None:
         known = self.known
@@ -91,7 +85,8 @@ class Batches:
             self.rows.span(row, key, 0, (1 if tokens is None else tokens, tokens), versions)
             cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
             self.rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step, evidence="recorded", **cells)
-        constrain(self.rows, batch[0], attempt, step, "trajectories", len(batch))
+        if self.completed.get((attempt, step)) is not None:
+            constrain(self.rows, batch[0], attempt, step, "trajectories", len(batch))
 
     def _taken(self) -> Iterator[dict[str, Any]]:
         """Per step the samples that the scheduler says it collected, and the oldest group that still held some."""

@@ -28,8 +28,11 @@ class Prompts:
         windows = [known.settings.window] if known.settings.window is not None else []
         rlvr.mark_committed(prompts, known.time, size, windows, filtered)
         # Without a word on filters in the logs, unfilled or too full batches would show; dropping is still possible.
-        guess = bool(known.settings.filters) and not named
-        outcome = rlvr.replay(prompts, batches, known.settings, size, self._oldest(batches), guess=guess)
+        guess = (bool(known.settings.filters) and not named) or known.damaged
+        sampled = [step for step in known.time.steps if self.completed.get((step.attempt, step.step)) is not False]
+        outcome = rlvr.replay(
+            prompts, batches, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
+        )
         uses: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for (_, attempt, step), taken in outcome.taken.items():
             for prompt in taken:
@@ -44,6 +47,8 @@ class Prompts:
             mine = uses.get(prompt.key, [])
             own = outcome.windows.get((prompt.domain, prompt.attempt), every or [0])
             options = rlvr.fates(prompt, known.time, own, size, filters=guess)
+            if known.damaged:
+                options = [*options, ("pending", None, None)]
             if prompt.number is not None and (prompt.attempt, prompt.number) in filtered:
                 options = [("dropped", "filtered", None)]
             for response in prompt.responses:
@@ -176,17 +181,15 @@ class Prompts:
         found = []
         for segment in response.segments:
             update = known.time.update_before(segment["end"])
-            step = update[1] if update else prompt.start_step
-            if step is None:
-                found.append((0, max((s.step for s in known.time.steps), default=0)))
-            elif update is None and prompt.start_step is not None:
-                found.append((known.pushes.version(step, first_step)[0], step + 1))
-            else:
-                found.append(known.pushes.version(step, first_step))
+            if update is None:
+                # Updates are missing: nothing older than the start step, nothing newer than the run came to.
+                update = (prompt.start_step or 0, max((s.step for s in known.time.steps), default=0))
+            low, high = update
+            found.append((known.pushes.version(low, first_step)[0], known.pushes.version(high, first_step)[1]))
         if not found:
-            low = known.pushes.version(prompt.start_step or 0, first_step)[0]
+            oldest = known.pushes.version(prompt.start_step or 0, first_step)[0]
             self.rows.span(
-                response.place, key, 0, (1 if tokens is None and ended else tokens or 0, tokens), (low, None)
+                response.place, key, 0, (1 if tokens is None and ended else tokens or 0, tokens), (oldest, None)
             )
             return
         if known.mocked:

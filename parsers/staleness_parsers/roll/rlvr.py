@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from staleness_parsers.roll.settings import Settings
-from staleness_parsers.roll.timeline import Span, Timeline
+from staleness_parsers.roll.timeline import Span, Step, Timeline
 
 
 @dataclass
@@ -196,10 +196,15 @@ def replay(
     size: int | None,
     oldest: Mapping[tuple[str, int, int], int],
     *,
+    sampled: Sequence[Step],
     guess: bool,
 ) -> Outcome:
-    """Replay every domain's buffer in every launch; ``guess``: somebody else may have taken prompts (filters)."""
+    """Replay every domain's buffer in every launch; ``sampled``: steps that may have taken a batch.
+
+    ``guess``: who committed is not known (filters).
+    """
     outcome = Outcome()
+    batches = [*batches, *_lost_calls(prompts, batches, sampled)]
     groups: dict[tuple[str, int], list[Prompt]] = defaultdict(list)
     for prompt in prompts:
         groups[prompt.domain, prompt.attempt].append(prompt)
@@ -212,6 +217,9 @@ def replay(
         outcome.windows[where] = sorted({window for window, _, _ in runs})
         # From the first batch that could not be filled on, somebody is missing and anybody may have been taken.
         known = min(filled for _, _, filled in runs)
+        adrift = min((p.start for p in members if p.start_step is None and p.committed), default=None)
+        if adrift is not None:
+            known = min(known, next((at for at, call in enumerate(own) if call.end >= adrift), known))
         for index, batch in enumerate(own):
             key = (*where, batch.step)
             lists = [taken[index] for _, taken, _ in runs]
@@ -232,6 +240,16 @@ def replay(
             outcome.maybe[key] = list(extra.values())
     _settle(outcome)
     return outcome
+
+
+def _lost_calls(prompts: Sequence[Prompt], batches: Sequence[Batch], sampled: Sequence[Step]) -> Iterator[Batch]:
+    """Sampling calls whose span is missing although the step went on: nobody knows whom they took."""
+    seen = {(batch.domain, batch.attempt, batch.step) for batch in batches}
+    domains = {(p.domain, p.attempt) for p in prompts} | {(batch.domain, batch.attempt) for batch in batches}
+    for domain, attempt in sorted(domains):
+        for step in sampled:
+            if step.attempt == attempt and (domain, attempt, step.step) not in seen:
+                yield Batch(domain, attempt, step.step, None, step.seen_until or 1 << 62, step.place)
 
 
 def _settle(outcome: Outcome) -> None:

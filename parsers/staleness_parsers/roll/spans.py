@@ -53,14 +53,9 @@ def read_spans(run: RunFiles, piece: Piece, sink: Sink) -> None:
                     sink.write("otel", pl.DataFrame(rows, schema=SCHEMA))
                     rows.clear()
     except DamagedStream as damage:
-        sink.diagnose(
-            "error",
-            "damaged-file",
-            f"{damage}; what follows could not be read, restore the file.",
-            source=piece.source,
-            line=damage.line,
-            opens="training",
-        )
+        message = f"{damage}; what follows could not be read, restore the file."
+        sink.diagnose("error", "damaged-file", message, source=piece.source, line=damage.line, opens="training")
+        sink.write("damage", pl.DataFrame({"source": [piece.source], "line": [damage.line]}))
     if rows:
         sink.write("otel", pl.DataFrame(rows, schema=SCHEMA))
 
@@ -99,6 +94,7 @@ def _line(text: bytes, source: str, line: int, sink: Sink, *, cut: bool) -> Iter
 def _bad(sink: Sink, source: str, line: int, why: str) -> None:
     message = f"The line {why}; its spans are missing from the audit, restore the file."
     sink.diagnose("error", "bad-line", message, source=source, line=line, opens="training")
+    sink.write("damage", pl.DataFrame({"source": [source], "line": [line]}))
 
 
 def _span(span: Mapping[str, Any], about: Mapping[str, Any], source: str, line: int) -> dict[str, Any] | None:

@@ -38,6 +38,36 @@ class Step:
         return self.parts.get("stop_server")
 
 
+@dataclass(frozen=True)
+class _Updates:
+    """Updates of one launch: when each ended, and steps without a known update with the time they began."""
+
+    ends: list[tuple[int, int]]
+    missing: list[tuple[int, int]]  # step, start (0 where that is not known either)
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> _Updates:
+        ends, missing, numbers = [], [], []
+        for step in steps:
+            update = step.parts.get("model_update")
+            numbers.append(step.step)
+            if update is not None and not update["failed"]:
+                ends.append((update["end"], step.step))
+            else:
+                missing.append((step.step, step.start or 0))
+        if numbers:
+            missing += [(step, 0) for step in set(range(min(numbers), max(numbers))) - set(numbers)]
+        return cls(sorted(ends), missing)
+
+    def before(self, time: int) -> tuple[int, int] | None:
+        at = bisect_right(self.ends, (time, 1 << 62)) - 1
+        if at < 0:
+            return None
+        last = self.ends[at][1]
+        following = self.ends[at + 1][1] if at + 1 < len(self.ends) else 1 << 62
+        return last, max([last, *(s for s, start in self.missing if last < s < following and start <= time)])
+
+
 @dataclass
 class Timeline:
     """The run's steps in their order, and where each update of the weights ended.
@@ -49,19 +79,23 @@ class Timeline:
     traced: bool = False
     first: dict[int, int] = field(default_factory=dict)
     begins: list[int] = field(default_factory=list)
-    updates: list[tuple[int, int, int]] = field(default_factory=list)  # end, attempt, step
     ids: dict[str, Step] = field(default_factory=dict)  # span of pipeline_step or of a child -> step
+    _own: dict[int, _Updates] = field(default_factory=dict)
 
     def attempt_at(self, time: int) -> int:
         """Return the launch that a time belongs to."""
         return max(bisect_right(self.begins, time) - 1, 0)
 
     def update_before(self, time: int) -> tuple[int, int] | None:
-        """Return (attempt, step) of the last update that ended before a time, in the launch of that time."""
-        at = bisect_right(self.updates, (time, -1, -1)) - 1
-        if at < 0 or self.updates[at][1] != self.attempt_at(time):
-            return None
-        return self.updates[at][1], self.updates[at][2]
+        """Return the step of the last update that ended before a time: an interval where spans of updates are missing.
+
+        None: no update of the launch of that time is known.
+        """
+        attempt = self.attempt_at(time)
+        own = self._own.get(attempt)
+        if own is None:
+            own = self._own[attempt] = _Updates.of(step for step in self.steps if step.attempt == attempt)
+        return own.before(time)
 
     def last(self, step: int) -> Step | None:
         """Return the last launch's own step of that number: files named by a step are overwritten."""
@@ -123,10 +157,6 @@ def from_spans(spans: Sequence[Span], sink: Sink) -> Timeline:
             timeline.ids[child["span"]] = step
         timeline.ids[entry["id"]] = step
         timeline.steps.append(step)
-        update = step.parts.get("model_update")
-        if update is not None and not update["failed"]:
-            timeline.updates.append((update["end"], attempt, step.step))
-    timeline.updates.sort()
     return timeline
 
 
