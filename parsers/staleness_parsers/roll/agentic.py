@@ -100,6 +100,8 @@ def versions(one: Trained, attempt: int, slots: Slots, pushes: Pushes) -> tuple[
     """Interval of the weights that made a trained trajectory's tokens."""
     first = slots.timeline.first.get(attempt, 0)
     created = slots.created(one.group, attempt)
+    if created is not None and created > one.step:
+        created = None  # arithmetic does not hold: groups were filtered, or slots are made on demand
     ratio = slots.settings.window
     low = max(0, created or 0, one.step - ratio if ratio is not None else 0)
     high = one.step
