@@ -67,7 +67,7 @@ def test_one_line_per_export_in_any_order_and_rotated(run: Run) -> None:
 
 
 def test_pushes_at_every_second_step_break_the_bound(run: Run) -> None:
-    """F = 2: at steps 1 and 3 the engines keep the weights of 0 and 2; a prompt begun at 1 and trained at 2 is 2 old."""
+    """F = 2: at step 1 the engines keep v0, so a prompt begun at step 1 and trained at step 2 is two versions old."""
     run["console.log"] = config(frequency=2)
     run[TRACES] = traces(3, [*prompt(0, 0, 5, [(3, 4)]), *prompt(1, 0, 15, [(3, 14)]), *prompt(2, 1, 19, [(13, 18)])])
     audited = run()
@@ -394,6 +394,8 @@ class TestDamage:
         audited = run()
         assert audited.trained[0] <= 3 <= audited.trained[1]
         assert audited.steps == (3, 3)
+        assert "lost-spans" in audited.codes
+        assert audited.fates("dropped")["unknown"] == (0, None), "with it, fates may be lost"
 
     def test_damaged_batches(self, run: Run) -> None:
         run["console.log"] = config() + log("pipeline step 0 finished")

@@ -26,7 +26,8 @@ _CONSOLE_MARKS = (
     b"metrics_tag: {",
     b"\nasync_generation_ratio:",
     b"[RolloutMock]",
-    b"ReplayBuffer",
+    b"ReplayBuffer: self.current_step",
+    b"pipeline rollout global step ",
 )
 _TAGS = (b"scheduler/off_policy_ratio", b"time/step_model_update", b"actor_train/model_update")
 
@@ -54,13 +55,7 @@ def survey(run: RunFiles) -> Survey:
 
     events = [file for file in run.files if "events.out.tfevents" in file.name.rsplit("/", 1)[-1]]
     return Survey(
-        # A file with nothing recognisable in it (cut after some bytes, damaged) is still read if its folder is right.
-        traces=[
-            file
-            for file in having(_TRACES)
-            if any(mark in run.head(file.source, 1 << 20) for mark in _SPAN_MARKS)
-            or b'"resourceSpans"' in run.head(file.source)
-        ],
+        traces=having(_TRACES, (b'"resourceSpans"',), 4096),
         dumps=having(DUMP),
         pickles=having(PICKLE),
         boards=having(BOARD, (b'"new_response_mask"',)),

@@ -21,7 +21,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     if known.agentic:
         Agents(known, rows, completed).write()
     elif known.prompts_traced:
-        Prompts(known, rows, completed).write()
+        Prompts(known, rows, completed, sink).write()
     else:
         Batches(known, rows, completed).write()
     _write_reported(known, rows)

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from staleness_audit.parser import Sink
 from staleness_parsers.roll import rlvr
 from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, unused
 from staleness_parsers.roll.rows import Rows, moment
@@ -14,8 +15,8 @@ from staleness_parsers.roll.rows import Rows, moment
 class Prompts:
     """RLVR's prompts from the scheduler's spans, tokens from pickles."""
 
-    def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
-        self.known, self.rows, self.completed = known, rows, completed
+    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
+        self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
 
     def write(self) -> None:
         """Write every trajectory, use and fate."""
@@ -33,6 +34,13 @@ class Prompts:
         outcome = rlvr.replay(
             prompts, batches, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
         )
+        if outcome.unsure and not guess:
+            steps = sorted({step for _, step in outcome.unsure})
+            message = (
+                f"Spans of the scheduler are missing (its last seconds can be): whom steps {steps[0]} to {steps[-1]} "
+                "took, and what became of the others, is not known."
+            )
+            self.sink.diagnose("warning", "lost-spans", message, opens="fates")
         uses: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
         for (_, attempt, step), taken in outcome.taken.items():
             for prompt in taken:
@@ -53,7 +61,7 @@ class Prompts:
                 options = [("dropped", "filtered", None)]
             for response in prompt.responses:
                 self._response(prompt, response, groups[prompt.key], tokens.get(response.key), mine, options)
-        self._stated(batches, size)
+        self._stated(batches, size, outcome.unsure)
 
     def _rows_per_prompt(self, batches: Sequence[rlvr.Batch]) -> int | None:
         """Responses of a prompt by the dumps: rows of a step over its prompts."""
@@ -208,7 +216,7 @@ class Prompts:
         )
         self.rows.span(place, key, 1, (1, 1), found[-1], ended=stopped)
 
-    def _stated(self, batches: Sequence[rlvr.Batch], size: int | None) -> None:
+    def _stated(self, batches: Sequence[rlvr.Batch], size: int | None, unsure: set[tuple[int, int]]) -> None:
         """State how many trajectories each step took: rows of its dump, else prompts times n."""
         known = self.known
         sums: dict[tuple[int, int], int | None] = {}
@@ -225,6 +233,13 @@ class Prompts:
         usual = {batch.size for batch in batches}
         for step in known.time.steps:
             key = (step.attempt, step.step)
+            window = known.settings.window
+            if key in unsure and window is not None and not known.mocked:
+                # Whoever was taken, no start step before the window was (rule 13).
+                first = known.time.first.get(step.attempt, 0)
+                oldest = known.pushes.version(max(step.step - window, 0), first)[0]
+                place = places.get(key, step.place)
+                constrain(self.rows, place, *key, "staleness_max", step.step - oldest, op="le")
             rows = known.rows.get(step.step, [])
             count = sums.get(key) if domains[key] == every else None
             if key not in sums and len(usual) == 1 and len(every) == 1 and size and None not in usual:

@@ -53,6 +53,13 @@ class Prompt:
     open: bool = False
 
     @property
+    def until(self) -> int:
+        """End of the prompt, or of the last of it that was seen."""
+        if self.end is not None:
+            return self.end
+        return max((segment["end"] for r in self.responses for segment in r.segments), default=self.start)
+
+    @property
     def rewards(self) -> int:
         """Scored responses."""
         return sum(response.rewards for response in self.responses)
@@ -72,10 +79,14 @@ class Batch:
 
 @dataclass
 class Outcome:
-    """The replay. ``taken``: per (domain, attempt, step) the prompts of each W that fits, and whether all agree."""
+    """The replay. ``taken``: per (domain, attempt, step) whom it certainly took, ``maybe``: whom perhaps.
+
+    ``unsure``: (attempt, step) whose batch is not known. ``windows``: per (domain, attempt) the W that fit.
+    """
 
     taken: dict[tuple[str, int, int], list[Prompt]] = field(default_factory=dict)
     maybe: dict[tuple[str, int, int], list[Prompt]] = field(default_factory=dict)
+    unsure: set[tuple[int, int]] = field(default_factory=set)
     windows: dict[tuple[str, int], list[int]] = field(default_factory=dict)
 
 
@@ -178,13 +189,12 @@ def mark_committed(
     filtered: set[tuple[int, int]],
 ) -> None:
     """Tell who committed: n rewards, not filtered, and not ended in the very pause that collects its start step."""
-    pauses = {(step.attempt, step.step): step.pause for step in timeline.steps if step.pause is not None}
     for prompt in prompts:
         if prompt.open or prompt.end is None or prompt.rewards < (size or 1):
             continue
         prompt.committed = prompt.number is None or (prompt.attempt, prompt.number) not in filtered
         for window in windows:
-            pause = pauses.get((prompt.attempt, (prompt.start_step or 0) + window + 1))
+            pause = timeline.launch(prompt.attempt)[0].get((prompt.start_step or 0) + window + 1)
             if pause is not None and pause["start"] <= prompt.end <= pause["end"]:
                 prompt.committed = False
 
@@ -226,12 +236,13 @@ def replay(
             everywhere = [p for p in lists[0] if all(p in other for other in lists[1:])]
             if guess or index >= known:
                 low = batch.step - max(outcome.windows[where])
+                outcome.unsure.add((batch.attempt, batch.step))
                 outcome.taken[key] = []
                 outcome.maybe[key] = [
                     p
                     for p in members
-                    if (p.open or (p.committed and p.end is not None and p.end <= batch.end))
-                    and p.start <= batch.end
+                    if (p.open or (p.committed and p.end is not None))
+                    and p.until <= batch.end
                     and (p.start_step is None or low <= p.start_step <= batch.step)
                 ]
                 continue
@@ -335,12 +346,12 @@ def fates(
 
     Nothing to say (pending, or left by a launch that ended) is an empty list.
     """
-    pauses = {step.step: step.pause for step in timeline.steps if step.attempt == prompt.attempt and step.pause}
-    last = max((step.seen_until for step in timeline.steps if step.attempt == prompt.attempt), default=0)
+    pauses, last = timeline.launch(prompt.attempt)
     if prompt.open or prompt.end is None:
         return []
     scored = prompt.rewards >= (size or 1)
-    inside = next((step for step, pause in pauses.items() if pause["start"] <= prompt.end <= pause["end"]), None)
+    home = timeline.pause_at(prompt.attempt, prompt.end)
+    inside = home.step if home else None
     found: dict[tuple[str, str | None, int | None], None] = {}
     for window in windows:
         expiry = None if prompt.start_step is None else prompt.start_step + window + 1

@@ -81,6 +81,10 @@ class Timeline:
     begins: list[int] = field(default_factory=list)
     ids: dict[str, Step] = field(default_factory=dict)  # span of pipeline_step or of a child -> step
     _own: dict[int, _Updates] = field(default_factory=dict)
+    _launches: dict[int, tuple[dict[int, Span], int]] = field(default_factory=dict)
+    _last: dict[int, Step] = field(default_factory=dict)
+    _indexed: int = 0
+    _paused: dict[int, list[Step]] = field(default_factory=dict)
 
     def attempt_at(self, time: int) -> int:
         """Return the launch that a time belongs to."""
@@ -99,7 +103,29 @@ class Timeline:
 
     def last(self, step: int) -> Step | None:
         """Return the last launch's own step of that number: files named by a step are overwritten."""
-        return next((found for found in reversed(self.steps) if found.step == step), None)
+        if self._indexed != len(self.steps):
+            self._last = {found.step: found for found in self.steps}
+            self._indexed = len(self.steps)
+        return self._last.get(step)
+
+    def launch(self, attempt: int) -> tuple[dict[int, Span], int]:
+        """Return a launch's pauses by step, and the end of the last of it that was seen."""
+        found = self._launches.get(attempt)
+        if found is None:
+            own = [step for step in self.steps if step.attempt == attempt]
+            pauses = {step.step: step.pause for step in own if step.pause is not None}
+            found = self._launches[attempt] = (pauses, max((step.seen_until for step in own), default=0))
+        return found
+
+    def pause_at(self, attempt: int, time: int) -> Step | None:
+        """Return the step in whose pause a time lies."""
+        if attempt not in self._paused:
+            found = [step for step in self.steps if step.attempt == attempt and step.pause is not None]
+            self._paused[attempt] = sorted(found, key=lambda step: step.start or 0)
+        own = self._paused[attempt]
+        at = bisect_right(own, time, key=lambda step: step.start or 0) - 1
+        pause = own[at].pause if at >= 0 else None
+        return own[at] if pause is not None and pause["start"] <= time <= pause["end"] else None
 
     @property
     def attempts(self) -> list[int]:
