@@ -20,6 +20,7 @@ from staleness_parsers.slime.processes import Process
 _CANONICAL: Final = {
     "rollout/staleness/max": "step.staleness_max",
     "rollout/staleness/mean": "step.staleness_trajectory_mean",
+    "rollout/num_trajectories": "step.trajectories",
 }
 _REASON: Final = re.compile(r"'?([\w.\-]+)'?:\s*(\d+)")
 _FLOAT32: Final = 2.0**-22
