@@ -20,10 +20,12 @@ from typing import Any, Final
 import polars as pl
 
 from staleness_audit.parser import Sink, Staged
-from staleness_parsers.dressage.sessions import REJECTIONS
+from staleness_parsers.dressage.sessions import REJECTIONS, UNREAD
 from staleness_parsers.dressage.story import Story
 from staleness_parsers.slime.calls import label_number
-from staleness_parsers.slime.finish import Model
+from staleness_parsers.slime.finish import Model, completed, rollouts_of
+from staleness_parsers.slime.life import write_anonymous
+from staleness_parsers.slime.processes import policy
 
 _TIME: Final = pl.Datetime("us", "UTC")
 _TRAJECTORIES: Final[dict[str, Any]] = {
@@ -63,6 +65,16 @@ _SPANS: Final[dict[str, Any]] = {
     "evidence": pl.String,
     "source": pl.String,
     "line": pl.Int64,
+}
+
+
+_USES: Final[dict[str, Any]] = {
+    "trajectory_id": pl.String,
+    "attempt": pl.Int64,
+    "step": pl.Int64,
+    "member": pl.Boolean,
+    "evidence": pl.String,
+    "source": pl.String,
 }
 
 
@@ -110,8 +122,13 @@ def write_sessions(
     )
     groups = {session.instance: session.group_index for session in known.values() if session.group_index is not None}
     groups |= {member["instance"]: member["group_index"] for member in members if member["group_index"] is not None}
-    left = [session for name, session in known.items() if name not in dumped]
-    fates, leftover = _explain([session for session in left if session.finished], known, members, story)
+    aside = {member["alias"] for member in members}
+    if staged.has("dressage_evals"):
+        aside |= set(staged.scan("dressage_evals").collect()["session"])
+    left = [session for name, session in known.items() if name not in dumped and name not in aside]
+    finished = [session for session in left if session.finished]
+    lacking = _lacking(model)
+    fates, leftover = ({}, False) if lacking else _explain(finished, known, members, story)
     attempt = max(len(model.processes) - 1, 0)
     prefix = f"{attempt}/" if attempt else ""
     trajectories, events = [], []
@@ -126,18 +143,79 @@ def write_sessions(
             "evidence": "recorded",
         }
         trajectories.append({**place, "role": "train", "anonymous": False, "multiplicity_lo": 1, "multiplicity_hi": 1})
-        events += _ends(session, place, fates, leftover=leftover)
+        events += _ends(session, place, fates, leftover=leftover, single=story.single)
     for name, row in dumped.items():
         if name in known and known[name].finished and known[name].ended:
             place = {**row, "source": known[name].source, "evidence": "recorded", "ts": known[name].ended}
             events.append({**place, "kind": "finished"})
     sink.write("trajectories", _frame(trajectories, _TRAJECTORIES))
     sink.write("events", _frame([{**event, "seq": at} for at, event in enumerate(events)], _EVENTS))
-    sink.write("spans", _frame(_spans(model, left, prefix, staged, story), _SPANS))
+    spans = _spans(model, left, prefix, staged, story)
+    sink.write("spans", _frame(spans, _SPANS))
+    sink.write("uses", _frame(_possible_uses(finished, spans, lacking, prefix), _USES))
+    if not any(session.finished for session in known.values()):
+        _write_counted(model, story, sink)
 
 
 def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
     return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=dict(schema))
+
+
+def _lacking(model: Model) -> list[tuple[int, int, int]]:
+    """Return (attempt, rollout, v_train) of batches that may have held sessions no dump names."""
+    named = {
+        (batch["attempt"], batch["rollout"]) for batch in model.batches if batch["readable"] and not batch["skipped"]
+    }
+    return [
+        (attempt, rollout, policy(process, rollout))
+        for attempt, process in enumerate(model.processes)
+        for rollout in rollouts_of(process)
+        if (attempt, rollout) not in named and completed(model, attempt, rollout)[0] is not False
+    ]
+
+
+def _possible_uses(
+    finished: list[Session], spans: list[dict[str, Any]], lacking: list[tuple[int, int, int]], prefix: str
+) -> list[dict[str, Any]]:
+    """Make uses for sessions that may have been in a batch whose dump is lost: none older than their tokens."""
+    newest: dict[str, int] = {}
+    for span in spans:
+        newest[span["trajectory_id"]] = max(newest.get(span["trajectory_id"], 0), span["version_lo"] or 0)
+    return [
+        {
+            "trajectory_id": prefix + session.name,
+            "attempt": attempt,
+            "step": rollout,
+            "member": False,
+            "evidence": "inferred",
+            "source": session.source,
+        }
+        for session in finished
+        for attempt, rollout, v_train in lacking
+        if v_train >= newest.get(prefix + session.name, 0)
+    ]
+
+
+def _write_counted(model: Model, story: Story, sink: Sink) -> None:
+    """Write what lines count where no session is on record: members of stale groups, and completed ones of failed."""
+    sizes = story.numbers("worker", "members") or {batch["members"] for batch in model.batches if batch["members"]}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    attempt = max(len(model.processes) - 1, 0)
+    for line in [*story.of("stale"), *story.of("failed_group")]:
+        stale = line["kind"] == "stale"
+        count = size if stale else line["completed"]
+        if stale or count:
+            write_anonymous(
+                sink,
+                attempt,
+                {"source": line["source"], "line": line["line"]},
+                members=count,
+                groups=1,
+                kind="dropped",
+                reason="stale" if stale else "group",
+                step=None,
+                ts=model.utc(line["local"]),
+            )
 
 
 def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story) -> dict[str, Session]:
@@ -154,7 +232,7 @@ def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story) -> d
             session.finished, session.source = True, row["source"]
             session.ended = row["ended"] or session.ended
         else:
-            session.stopped = "cancelled" if row["rejection"] else "lost"
+            session.stopped = "either" if row["rejection"] == UNREAD else "cancelled" if row["rejection"] else "lost"
             session.ended = session.ended or row["ended"]
     for line in story.of("rejected"):
         session = known.setdefault(line["session"], Session(line["session"], line["source"], line["line"]))
@@ -213,15 +291,15 @@ def _failed_groups(
     story: Story,
 ) -> bool:
     """Settle members that completed in groups that failed; return whether some such member was not found."""
-    completed: Counter[str | None] = Counter()
+    members: Counter[str | None] = Counter()
     place: dict[str | None, dict[str, Any]] = {}
     for line in story.of("failed_group"):
         names = [known[name].instance for name in line["sessions"] if name in known]
         instance = names[0] if names else None
-        completed[instance] += line["completed"]
+        members[instance] += line["completed"]
         place[instance] = line
-    unexplained = completed[None] > 0
-    for instance, count in completed.items():
+    unexplained = members[None] > 0
+    for instance, count in members.items():
         sessions = by_instance.get(instance, [])
         if instance is None or instance in collected or not count:
             continue
@@ -247,7 +325,7 @@ def _prompts_come_once(members: list[Mapping[str, Any]], known: Mapping[str, Ses
 
 
 def _ends(
-    session: Session, place: dict[str, Any], fates: Mapping[str, Fate], *, leftover: bool
+    session: Session, place: dict[str, Any], fates: Mapping[str, Fate], *, leftover: bool, single: bool
 ) -> list[dict[str, Any]]:
     """Make the last events of a session that is in no dump."""
     ended = {**place, "ts": session.ended}
@@ -265,7 +343,8 @@ def _ends(
     if leftover:
         return events
     maybe = {**place, "evidence": "inferred"}
-    return [*events, {**maybe, "kind": "dropped", "reason": "unknown"}, {**maybe, "kind": "pending"}]
+    ends = [{**maybe, "kind": "dropped", "reason": "unknown"}, {**maybe, "kind": "pending"}]
+    return [*events, *ends, *([] if single else [{**maybe, "kind": "lost", "reason": "unknown"}])]
 
 
 def _spans(model: Model, left: list[Session], prefix: str, staged: Staged, story: Story) -> list[dict[str, Any]]:

@@ -10,11 +10,12 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
+from staleness_audit.readers.torch_files import BadTorchFile, open_torch
 from staleness_parsers.dressage import fates, sessions
 from staleness_parsers.dressage.card import CARD, KEEP, NO_CONVERSION, NO_LIMIT
 from staleness_parsers.dressage.console import MARKS, read_console
 from staleness_parsers.dressage.story import Story, tell
-from staleness_parsers.dressage.tokens import Member, read_member, read_sample
+from staleness_parsers.dressage.tokens import Member, as_dict, read_member, read_sample, session_of
 from staleness_parsers.slime import files, finish
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.calls import Sample, label_number
@@ -24,6 +25,7 @@ from staleness_parsers.slime.parser import SlimeParser, facts_of, write_rows
 
 _MEMBERS: Final[dict[str, Any]] = {
     "session": pl.String,
+    "alias": pl.String,
     "instance": pl.String,
     "group_index": pl.Int64,
     "group": pl.Int64,
@@ -78,6 +80,8 @@ class DressageParser(SlimeParser):
             sessions.read_sessions(unit, run, sink)
         else:
             super().read(unit, run, sink)
+            if unit.kind == "eval":
+                _read_eval(unit, run, sink)
 
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units as slime's parser does, then tell what became of the sessions."""
@@ -104,11 +108,29 @@ def _read_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
     sink.write("dressage_members", pl.DataFrame(rows, schema=_MEMBERS))
 
 
+def _read_eval(unit: Unit, run: RunFiles, sink: Sink) -> None:
+    """Stage which sessions were for evaluation; what is wrong with the dump, slime's reader says."""
+    names = []
+    try:
+        with open_torch(run, str(unit.options["source"])) as value:
+            records = as_dict(value).get("samples")
+            names = [session_of(as_dict(record)) for record in records] if isinstance(records, list) else []
+    except BadTorchFile as error:
+        sink.diagnose(
+            "note",
+            "eval-sessions-unknown",
+            f"Which sessions were for evaluation is not known: {error}.",
+            source=str(unit.options["source"]),
+            opens="fates",
+        )
+    rows = [{"session": name} for name in names if name is not None]
+    sink.write("dressage_evals", pl.DataFrame(rows, schema={"session": pl.String}))
+
+
 def _members(staged: Staged) -> list[Mapping[str, Any]]:
     if not staged.has("dressage_members"):
         return []
-    rows: list[Mapping[str, Any]] = staged.scan("dressage_members").unique().sort("session").collect().to_dicts()
-    return rows
+    return list(staged.scan("dressage_members").unique().sort("session", "source").collect().iter_rows(named=True))
 
 
 def _learn_labels(model: Model, staged: Staged, story: Story) -> None:
@@ -150,6 +172,8 @@ def _facts(model: Model, staged: Staged, story: Story) -> RunFacts:
         guarantee=_guarantee(model, plain, story),
         signs=(*plain.signs, *(sign for sign in waiting if last is None or (sign.ts and sign.ts > last))),
         unseen=_unseen(staged, story),
+        # Sessions that an evaluation ran cannot be told from others where no dump names them.
+        undone=not staged.has("dressage_evals") and any(line["kind"] == "eval" for line in model.lines),
         hints=_hints(model, staged, story),
         groups_per_step=_only(groups) or plain.groups_per_step,
     )
@@ -172,7 +196,7 @@ def _keep_versions(model: Model, story: Story) -> int | None:
 def _guarantee(model: Model, plain: RunFacts, story: Story) -> Guarantee:
     """Keep what slime's own rollout loops guarantee only if it is sure that no worker ran beside them."""
     whole = model.console and all(process.launch_seen for process in model.processes)
-    if story.mode is None and whole and not story.of("worker"):
+    if story.mode is None and whole and story.of("prompts") and not story.of("worker"):
         return plain.guarantee
     return Guarantee("none", NO_LIMIT)
 

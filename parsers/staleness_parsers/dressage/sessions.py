@@ -25,6 +25,7 @@ from staleness_parsers.dressage.tokens import (
 
 REJECTIONS: Final = ("partial_rollout_staleness_exceeded", "generation_preempted", "trajectory_version_changed")
 """Why the proxy stops a session for its versions (guide section 4, rules 3 and 4)."""
+UNREAD: Final = "unread"
 SESSIONS: Final[dict[str, Any]] = {
     "session": pl.String,
     "instance": pl.String,
@@ -75,6 +76,7 @@ def read_sessions(unit: Unit, run: RunFiles, sink: Sink) -> None:
         except (ValueError, TypeError, OSError, EOFError, UnreadableInput) as error:
             message = f"Payload of a session not read ({error}); what became of that session is open."
             sink.diagnose("warning", "payload-unreadable", message, source=piece.source, opens="fates")
+            _unread(run.file(piece.source), sessions, spans)
             continue
         file = run.file(piece.source)
         if file.name.endswith("/error.json"):
@@ -85,6 +87,17 @@ def read_sessions(unit: Unit, run: RunFiles, sink: Sink) -> None:
             _sample(value, file, sessions, spans)
     sink.write("dressage_sessions", _frame(sessions, SESSIONS))
     sink.write("dressage_spans", _frame(spans, SPANS))
+
+
+def _unread(file: RunFile, sessions: list[dict[str, Any]], spans: list[dict[str, Any]]) -> None:
+    """Keep what the path of an unreadable payload says: which session it is, and whether that finished."""
+    home = _home(file).removesuffix("/samples")
+    instance, _, name = home.rpartition("/")
+    finished = not file.name.endswith("/error.json")
+    row = {"session": name, "instance": instance.rpartition("/")[2] or None, "source": file.source}
+    sessions.append({**row, "finished": finished, "rejection": None if finished else UNREAD})
+    if finished:
+        spans.append({"session": name, "span_index": 0, "tokens_lo": 0, "source": file.source})
 
 
 def _load(run: RunFiles, source: str) -> dict[str, Any]:

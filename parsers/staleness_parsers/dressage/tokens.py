@@ -16,9 +16,14 @@ _NOT_GIVEN: Final = {"", "unknown", "none"}
 
 @dataclass(frozen=True)
 class Member:
-    """How a dumped sample hangs together with sessions and admissions. ``group``: the worker's admission number."""
+    """How a dumped sample hangs together with sessions and admissions.
+
+    ``alias``: its session's other name, where it has one. ``group``: the worker's admission number. ``failed``:
+    sessions of its earlier tries.
+    """
 
     session: str
+    alias: str | None
     instance: str | None
     group_index: int | None
     group: int | None
@@ -57,10 +62,11 @@ def read_member(record: Mapping[str, Any]) -> Member | None:
         return None
     metadata = as_dict(record.get("metadata"))
     history = metadata.get("blackbox_failure_history")
-    failed = [entry.get("session_id") for entry in history if isinstance(entry, dict)] if _is_list(history) else []
+    failed = [as_dict(entry).get("session_id") for entry in history] if isinstance(history, list) else []
     failed.append(metadata.get("last_failed_session_id"))
     return Member(
         session,
+        as_text(record.get("session_id")),
         as_text(metadata.get("instance_id")),
         as_count(record.get("group_index")),
         as_count(metadata.get("dressage_return_async_group_id")),
@@ -80,10 +86,11 @@ def session_of(record: Mapping[str, Any]) -> str | None:
 def token_labels(metadata: Mapping[str, Any], size: int) -> list[Any] | None:
     """Return a label per token from ``full_versions``, else from ``version_spans``; None if neither fits ``size``."""
     full = metadata.get("full_versions")
-    if _is_list(full) and len(full) == size:
+    if isinstance(full, list) and len(full) == size:
         return list(full)
     labels: list[Any] = []
-    for span in metadata.get("version_spans") or ():
+    spans = metadata.get("version_spans")
+    for span in spans if isinstance(spans, list) else ():
         start, end = (as_count(as_dict(span).get(name)) for name in ("start", "end"))
         if start != len(labels) or end is None or end > size:
             return None
@@ -142,7 +149,7 @@ def _life(trace: object) -> Life:
 
 def _spans(trace: object) -> Iterator[tuple[object, datetime]]:
     events = as_dict(trace).get("events")
-    for event in events if _is_list(events) else ():
+    for event in events if isinstance(events, list) else ():
         moment = time_of(as_dict(event).get("ts"))
         if moment is not None and event.get("name") == "generate_and_rm_group":
             yield event.get("type"), moment
@@ -167,10 +174,6 @@ def _is_opaque(label: object) -> bool:
 def as_dict(value: object) -> dict[str, Any]:
     """Return a dict as it is, anything else as an empty one."""
     return value if isinstance(value, dict) else {}
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)
 
 
 def as_text(value: object) -> str | None:

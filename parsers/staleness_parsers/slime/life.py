@@ -146,13 +146,13 @@ def _lost_groups(model: Model, sink: Sink) -> None:
         for line in process.lines:
             place, ts = {"source": line["source"], "line": line["line"]}, model.utc(line["local"])
             if line["kind"] in {"group_lost", "group_failed"}:
-                _anonymous(
+                write_anonymous(
                     sink, attempt, place, members=members, groups=1, kind="lost", reason="error", step=None, ts=ts
                 )
             elif line["kind"] == "collected" and line["count"]:
                 filtered_on_console = True
                 for reason, count in _reasons(line).items():
-                    _anonymous(
+                    write_anonymous(
                         sink,
                         attempt,
                         place,
@@ -170,7 +170,7 @@ def _lost_groups(model: Model, sink: Sink) -> None:
         attempt_found = model.attempt_of(row["x"])
         if attempt_found is not None:
             place = {"source": row["source"], "locator": f"record {row['record']}"}
-            _anonymous(
+            write_anonymous(
                 sink,
                 attempt_found,
                 place,
@@ -196,7 +196,7 @@ def _reasons(line: Mapping[str, Any]) -> Counter[str]:
     return found
 
 
-def _anonymous(
+def write_anonymous(
     sink: Sink,
     attempt: int,
     place: dict[str, Any],
