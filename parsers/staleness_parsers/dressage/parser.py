@@ -11,7 +11,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
-from staleness_parsers.dressage import fates, sessions
+from staleness_parsers.dressage import fates, sessions, truncation
 from staleness_parsers.dressage.card import CARD, KEEP, NO_CONVERSION, NO_LIMIT
 from staleness_parsers.dressage.console import MARKS, read_console
 from staleness_parsers.dressage.story import Story, tell
@@ -30,6 +30,7 @@ _MEMBERS: Final[dict[str, Any]] = {
     "group_index": pl.Int64,
     "group": pl.Int64,
     "failed": pl.List(pl.String),
+    "truncated": pl.Boolean,
     "source": pl.String,
 }
 _DUMP_BYTES: Final = 1 << 20
@@ -91,6 +92,8 @@ class DressageParser(SlimeParser):
         _learn_labels(model, staged, story)
         samples = write_rows(model, staged, sink)
         fates.write_sessions(model, samples, members, staged, story, sink)
+        if samples is not None and any(member["truncated"] for member in members):
+            truncation.write_cut_tokens(samples, members, staged, sink)
         return _facts(model, staged, story)
 
 
@@ -204,7 +207,9 @@ def _guarantee(model: Model, plain: RunFacts, story: Story) -> Guarantee:
 def _unseen(staged: Staged, story: Story) -> frozenset[str]:
     """Sessions stopped at the end of a run leave nothing; others leave payloads and lines, where those are kept."""
     unseen = {"pending", "lost"}
-    payloads = staged.has("dressage_sessions")
+    payloads = (
+        staged.has("dressage_sessions") and not staged.scan("dressage_sessions").filter("finished").collect().is_empty()
+    )
     if not (payloads and story.single and story.orderly):
         unseen.add("dropped")
     proxy = bool(story.of("rejected") or story.of("proxy"))

@@ -19,7 +19,7 @@ class Member:
     """How a dumped sample hangs together with sessions and admissions.
 
     ``alias``: its session's other name, where it has one. ``group``: the worker's admission number. ``failed``:
-    sessions of its earlier tries.
+    sessions of its earlier tries. ``truncated``: tokens were cut off its end before the dump (pitfall 9).
     """
 
     session: str
@@ -28,6 +28,7 @@ class Member:
     group_index: int | None
     group: int | None
     failed: tuple[str, ...]
+    truncated: bool
 
 
 def read_sample(record: Mapping[str, Any]) -> Sample | None:
@@ -71,6 +72,7 @@ def read_member(record: Mapping[str, Any]) -> Member | None:
         as_count(record.get("group_index")),
         as_count(metadata.get("dressage_return_async_group_id")),
         tuple(name for name in failed if isinstance(name, str) and name != session),
+        bool(metadata.get("truncated")),
     )
 
 
