@@ -97,6 +97,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     staleness = _staleness(classes, openings, facts)
     trajectories, tokens = _trajectories(classes, openings), _tokens(classes, openings, per_step)
     _check_conservation(tokens, openings, diagnostics)
+    _cap_histogram(staleness["token_histogram"], tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
     exit_code = gate.exit_code(verdict, violations[gate.count] if limit is not None else None)
@@ -259,6 +260,14 @@ def _largest(classes: _Classes, openings: Openings) -> Interval:
     return Interval(max(reached, default=0), None if opened else max(finite))
 
 
+def _cap_histogram(rows: Rows, trained: Interval) -> None:
+    """No class holds more tokens than were trained, whatever each of its rows could hold by itself."""
+    for row in rows:
+        high = row["tokens"]["hi"]
+        if trained.hi is not None and (high is None or high > trained.hi):
+            row["tokens"]["hi"] = trained.hi
+
+
 def _optimizer_steps(classes: _Classes, openings: Openings) -> dict[str, Any] | None:
     """Staleness in optimizer steps where a training step holds S > 1 of them.
 
@@ -394,7 +403,26 @@ def _per_step(classes: _Classes, bound: int | None, rebuilt: Rebuilt, openings: 
                 "started": started.isoformat() if started else None,
             },
         }
+    _spread(classes.steps, result)
     return result
+
+
+def _spread(steps: Rows, entries: dict[tuple[int, int], dict[str, Any]]) -> None:
+    """Show what is only known of several steps together as possible in each of them; totals are not touched.
+
+    An average over nothing is nothing, so with its lower end at 0 it stays within the largest value.
+    """
+    for step in steps:
+        key = (step["attempt"], step["step"])
+        if step["first_step"] is None or step["first_step"] >= step["step"] or key not in entries:
+            continue
+        whole = dict(entries[key]["shown"])
+        for number in range(step["first_step"], step["step"] + 1):
+            if entry := entries.get((step["attempt"], number)):
+                shown = entry["shown"]
+                for name in ("trajectories", "tokens", "violations", "max", "mean"):
+                    if whole[name] is not None:
+                        shown[name] = Interval(0, whole["max" if name == "mean" else name].hi)
 
 
 def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:

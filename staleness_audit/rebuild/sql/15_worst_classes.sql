@@ -9,7 +9,7 @@
 --   staleness_lo, staleness_hi   over the uses that count or may count (hi null = open)
 --   members_lo, members_hi       how many (hi null = open)
 WITH users AS (
-    SELECT trajectory_lives.*, members.group_id FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
+    SELECT trajectory_lives.*, members.group_id, members.anonymous AND NOT grouped AS scattered FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
 )
 SELECT
     'trajectories' AS "of", staleness_sure AS sure, worst_sure_lo AS sure_lo, staleness_lo, staleness_hi,
@@ -25,9 +25,9 @@ FROM (
         max(worst_sure_lo) AS sure_lo,
         max(staleness_lo) AS staleness_lo,
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
-        -- An anonymous class holds between one and as many groups as trajectories.
+        -- An anonymous class without a group holds between one and as many groups as trajectories.
         min(CASE WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END) AS members_lo,
-        CASE WHEN count(multiplicity_hi) = count(*) THEN max(CASE WHEN anonymous THEN multiplicity_hi ELSE 1 END) END AS members_hi
+        CASE WHEN bool_and(multiplicity_hi IS NOT NULL OR NOT scattered) THEN max(CASE WHEN scattered THEN multiplicity_hi ELSE 1 END) END AS members_hi
     FROM users
     GROUP BY group_id
 )
