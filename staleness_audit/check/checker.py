@@ -324,6 +324,8 @@ def _violations(classes: _Classes, openings: Openings, bound: int | None, per_st
         "groups": sum(row["members_lo"] for row in classes.groups if row["sure"] and (row["sure_lo"] or 0) > bound),
         "tokens": sum(row["violating"].lo or 0 for row in per_step.values()),
     }
+    # Every trajectory has a group.
+    least["groups"] = max(least["groups"], int(least["trajectories"] > 0))
     most: dict[str, float | None] = {
         "trajectories": _sum_open(row["members_hi"] for row in classes.trajectories if _exceeds(row, bound)),
         "groups": _sum_open(row["members_hi"] for row in classes.groups if _exceeds(row, bound)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 
@@ -79,7 +80,7 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
     ends = [(item.lo if low else item.hi, item.n_lo, item.n_hi) for item in classes]
     if any(value is None and (most is None or most > 0) for value, _, most in ends):
         return None
-    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), reverse=not low)
+    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), key=itemgetter(0), reverse=not low)
     count = sum(least for _, least, _ in ordered)
     weight = sum(Fraction(value) * least for value, least, _ in ordered)
     best = weight / count if count else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from staleness_parsers.trl.launches import Launch, Record, Value
@@ -67,6 +67,23 @@ def chunks(launch: Launch, shape: Shape, per_record: int | None) -> Iterator[Chu
             yield Chunk(begin + 1, step, rows, tokens or (rows[0], None), place)
         previous = step
     yield from _unknown(shape, previous + 1, launch.last)
+
+
+def split(chunk: Chunk, shape: Shape, cuts: Iterable[int]) -> Iterator[Chunk]:
+    """Cut a chunk where a later launch resumed: what comes after counts nowhere, so the two must not be one."""
+    for cut in sorted({cut for cut in cuts if chunk.first <= cut < chunk.last}):
+        before, after = cut - chunk.first + 1, chunk.last - cut
+        least = (shape.per_micro or 1) * (shape.micro or 1)
+        most = chunk.rows[1]
+        heads = (before * least, None if most is None else most - after * least)
+        tails = (after * least, None if most is None else most - before * least)
+        if shape.per_micro and shape.micro:
+            heads, tails = (before * least, before * least), (after * least, after * least)
+        tokens = chunk.tokens[1]
+        yield Chunk(chunk.first, cut, heads, (heads[0], None if tokens is None else tokens - tails[0]), chunk.place)
+        rest = (tails[0], None if tokens is None else tokens - heads[0])
+        chunk = Chunk(cut + 1, chunk.last, tails, rest, chunk.place)
+    yield chunk
 
 
 def _unknown(shape: Shape, first: int, last: int) -> Iterator[Chunk]:

@@ -47,8 +47,9 @@ def finish_run(staged: Staged, sink: Sink, checkpoints: set[int]) -> RunFacts:
     old = [row for row in traces if row["old"]]
     of_launch = by_launch(old, found)
     tellers = []
-    for launch in found:
+    for index, launch in enumerate(found):
         told = write.teller(launch, settings, is_forked)
+        told.cuts = {cut for later in found[index + 1 :] for cut in (later.start, later.start_lo)}
         if rows_of := of_launch.get(launch.number):
             told.replay = replay(rows_of, launch, told.shape, settings)
             if told.replay is None:
@@ -163,7 +164,9 @@ def _note(settings: Settings, found: Sequence[Launch], damaged: Sequence[Row], s
 
 def _write_launch(rows: Rows, told: Teller, sink: Sink) -> None:
     write.write_steps(rows, told)
-    found = list(batches.chunks(told.launch, told.shape, told.per_record))
+    write.write_unlogged(rows, told)
+    whole = batches.chunks(told.launch, told.shape, told.per_record)
+    found = [part for chunk in whole for part in batches.split(chunk, told.shape, told.cuts)]
     if told.replay is not None and told.replay.per_micro:
         told.shape = replace(told.shape, per_micro=told.replay.per_micro)
     queue, why = write.usable_queue(told, found)

@@ -104,6 +104,12 @@ class Launch:
     finished: Row | None = None
     broken: list[Row] = field(default_factory=list)
 
+    @property
+    def ends(self) -> bool:
+        """Whether no step after ``last`` can have gone unlogged: its end, its bar or a checkpoint shows it."""
+        bars = any(row["kind"] == "bar" for one in self.consoles for row in one.events)
+        return self.finished is not None or bars
+
 
 def metric_segments(rows: Iterable[Row]) -> list[Segment]:
     """Cut staged ``trl_records`` into segments, in the order of the launches within each origin."""
@@ -137,8 +143,9 @@ def _cut(origin: str, part: str, rows: Sequence[Row]) -> list[Segment]:
         if step < 0:
             segments[-1].flushes |= {name.removeprefix("flush:") for name in names}
             continue
-        starts = timed and "loss" in names and not names & set(_DURATIONS)
-        if origin != "tensorboard" and previous and (step < previous or (starts and step > previous)):
+        # A step is logged once per launch; the closing record of the last one has no loss.
+        again = "loss" in names and (step == previous or (timed and not names & set(_DURATIONS)))
+        if origin != "tensorboard" and previous and (step < previous or again):
             segments.append(Segment(origin, part))
         for row in members:
             segments[-1].add(row, step, row["name"], row["value"])
@@ -240,40 +247,62 @@ def launches(
     if not backbone:
         return [Launch(0, 0, 0, 0, consoles=[one for one in segments if one.origin == "console"])]
     members: list[list[Segment]] = [[one] for one in backbone]
-    for chain in chains[:-1]:
+    # A chain of records that tells fewer launches apart is dealt out step by step.
+    dealt = [chain for chain in (by_origin["trackio"], by_origin["state"]) if 0 < len(chain) < len(backbone)]
+    if by_origin["state"] is not backbone and by_origin["state"] not in dealt:
+        dealt.append(by_origin["state"])
+    for chain in chains:
         least = 0
-        for segment in chain if chain is not backbone else ():
+        for segment in chain if chain is not backbone and chain not in dealt else ():
             overlap = [len(segment.steps() & one.steps()) for one in backbone]
             best = max(range(least, len(backbone)), key=lambda index: (overlap[index], index))
             members[best].append(segment)
             least = best
     found = [_launch(number, parts, saves, logging, checkpoints) for number, parts in enumerate(members)]
-    if backbone is not by_origin["state"]:
-        _place_state(found, by_origin["state"])
+    for chain in dealt:
+        _deal(found, chain)
+    for launch, later in zip(found, found[1:], strict=False):
+        # A checkpoint to resume from was written by who trained up to it, if less than a log record is in between.
+        if launch.last < later.start_lo < launch.last + (logging or 1):
+            launch.last = later.start_lo
     return found
 
 
-def _place_state(found: Sequence[Launch], states: Sequence[Segment]) -> None:
-    """Give each record of the checkpoint's history to the launch that wrote it.
+def _deal(found: Sequence[Launch], chain: Sequence[Segment]) -> None:
+    """Give each record of a history to the launch that wrote it.
 
-    The history only holds the chain that counted, so that is the last launch that can have made the step, unless another
-    source shows that it did not.
+    A checkpoint's history only holds the chain that counted, and steps written twice would go back, so that is the last
+    launch that can have made the step, unless another source shows that it did not.
     """
     reached = {launch.number: launch.last for launch in found}
-    for segment in states:
+    for segment in chain:
         for step in [*sorted(segment.records), segment.reached]:
             record = segment.records.get(step)
             able = [launch for launch in reversed(found) if launch.start < step] or [found[0]]
             same = [launch for launch in able if step in launch.records and _agrees(launch.records[step], record)]
             launch = next(iter(same), next((one for one in able if reached[one.number] >= step), able[0]))
             launch.last = max(launch.last, step)
-            launch.origins.add("state")
+            launch.origins.add(segment.origin)
             if record:
-                merged = launch.records.setdefault(step, Record(step))
-                for name, value in record.values.items():
-                    if value.value is not None or name not in merged.values:
-                        merged.values[name] = value
+                _merge(launch.records, record)
         found[-1].finished = found[-1].finished or segment.finished
+
+
+def _merge(records: dict[int, Record], record: Record) -> None:
+    """Join a record with what other sources say of its step; the better source's numbers hold."""
+    merged = records.setdefault(record.step, Record(record.step))
+    for name, value in record.values.items():
+        present = merged.values.get(name)
+        rank = ORIGINS.index(value.origin)
+        if present is None or (
+            value.value is not None and (present.value is None or rank < ORIGINS.index(present.origin))
+        ):
+            merged.values[name] = value
+    if record.ts is not None and (
+        merged.ts is None or any(one.origin == "tensorboard" for one in record.values.values())
+    ):
+        # An event file's time is that of logging; trackio's may be that of a later flush.
+        merged.ts = record.ts
 
 
 def _agrees(one: Record, other: Record | None) -> bool:
@@ -287,16 +316,8 @@ def _launch(
     """Merge the segments of one launch."""
     records: dict[int, Record] = {}
     for segment in sorted(parts, key=lambda one: ORIGINS.index(one.origin)):
-        for step, record in segment.records.items():
-            merged = records.setdefault(step, Record(step))
-            for name, value in record.values.items():
-                if name not in merged.values or merged.values[name].value is None:
-                    merged.values[name] = value
-    for origin in ("trackio", "tensorboard"):
-        for segment in parts:
-            for step, record in segment.records.items() if segment.origin == origin else ():
-                # An event file's time is that of logging; trackio's may be that of a later flush.
-                records[step].ts = record.ts if record.ts is not None else records[step].ts
+        for record in segment.records.values():
+            _merge(records, record)
     first = min((step for step, record in records.items() if record.trains), default=None)
     bars = [row["number"] for one in parts for row in one.events if row["kind"] == "bar" and row["number"]]
     low, high = _start(first, min(bars, default=None), saves, logging, checkpoints)

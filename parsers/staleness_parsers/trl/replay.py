@@ -191,9 +191,12 @@ def _bound_row(shape: Shape, queue: Queue, pulls: Mapping[int, int], batch: Batc
     lag_lo: int | None = None
     known = True
     group: int | None = None
-    first = True if index == 0 else (False if batch.first == batch.last else None)
-    if batch.row is None and batch.rows > 1:
-        first = None
+    # Of rows without numbers one stands for all.
+    first: bool | None = None
+    if row is not None and index == 0:
+        first = True
+    elif row is not None and batch.first == batch.last:
+        first = False
     for number, step in enumerate(steps):
         pulled = shape.pulled(step, row=row, first=first)
         low, high = _versions(shape, queue, pulls, row, pulled)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from staleness_parsers.trl import batches
@@ -32,6 +32,7 @@ class Teller:
     replay: Replay | None = None
     shift: float = 0.0
     drops_known: bool = False
+    cuts: set[int] = field(default_factory=set)
 
     def time(self, seconds: float | None) -> Any:  # noqa: ANN401 - a time or None
         """A console time in UTC: the console's clock may be in another zone."""
@@ -94,6 +95,34 @@ def write_steps(rows: Rows, told: Teller) -> None:
             started=told.time(sync.started),
             ended=told.time(sync.ended),
         )
+
+
+def write_unlogged(rows: Rows, told: Teller) -> None:
+    """Write the steps that may have followed the last log record, of which nothing is known but how old they can be."""
+    launch, shape = told.launch, told.shape
+    last = launch.last + (told.per_record or 1) - 1
+    if told.settings.max_steps is not None:
+        last = min(last, told.settings.max_steps)
+    if launch.ends or last <= launch.last or any(cut <= launch.last for cut in told.cuts):
+        return
+    for step in range(launch.last + 1, last + 1):
+        version = shape.version(step) if told.settings.sync_every is not None else None
+        rows.add("steps", None, "inferred", attempt=launch.number, step=step, v_train_lo=version, v_train_hi=version)
+        name = f"anonymous:{told.name}/unlogged {step}"
+        common = {"trajectory_id": name, "attempt": launch.number}
+        most = shape.per_micro * (shape.micro or 1) if shape.per_micro else None
+        rows.add(
+            "trajectories",
+            None,
+            "inferred",
+            **common,
+            role="train",
+            anonymous=True,
+            multiplicity_lo=0,
+            multiplicity_hi=most,
+        )
+        rows.add("uses", None, "inferred", **common, step=step, staleness_hi=_limit(told))
+        rows.add("spans", None, "inferred", trajectory_id=name, span_index=0, tokens_lo=0)
 
 
 def usable_queue(told: Teller, found: Sequence[Chunk]) -> tuple[Queue, str | None]:
@@ -309,7 +338,8 @@ def write_drops(rows: Rows, told: Teller) -> int:
                 rows, told, (low, high), staleness, len(members), members[0].row, told.time(members[0].row["ts"])
             )
         return len(story.drops)
-    told.drops_known = any("batch/samples_per_step" in record.values for record in launch.records.values())
+    logged = [step for step, record in launch.records.items() if batches.SAMPLES in record.values]
+    told.drops_known = max(logged, default=0) == launch.last and (launch.ends or told.per_record == 1)
     previous = launch.start
     for step in sorted(step for step, record in launch.records.items() if record.trains):
         record = launch.records[step]

@@ -33,10 +33,11 @@ SELECT
     attempt, step, certain,
     coalesce(missing_lo, 0)::BIGINT AS trajectories_lo,
     -- Tokens without a number of trajectories: each trajectory has at least one of them.
-    greatest(coalesce(missing_hi, tokens_hi), 0)::BIGINT AS trajectories_hi,
+    CASE WHEN coalesce(missing_hi, tokens_hi) IS NOT NULL THEN greatest(coalesce(missing_hi, tokens_hi), 0) END::BIGINT AS trajectories_hi,
     CASE WHEN facts.replay THEN 0 ELSE coalesce(missing_lo, 0) END::BIGINT AS distinct_lo,
     coalesce(tokens_lo, 0)::BIGINT AS loss_lo,
-    greatest(tokens_hi, 0)::BIGINT AS loss_hi,
+    -- DuckDB's greatest passes over nulls, but an open end stays open.
+    CASE WHEN tokens_hi IS NOT NULL THEN greatest(tokens_hi, 0) END::BIGINT AS loss_hi,
     least(v_train_hi, stated_max_hi) AS staleness_hi
 FROM compared CROSS JOIN facts
 WHERE coalesce(missing_hi, tokens_hi, 1) > 0

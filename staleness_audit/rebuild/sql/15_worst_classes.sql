@@ -25,8 +25,8 @@ FROM (
         max(worst_sure_lo) AS sure_lo,
         max(staleness_lo) AS staleness_lo,
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
-        -- An anonymous class without a group holds between one and as many groups as trajectories.
-        min(CASE WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END) AS members_lo,
+        -- An anonymous class without a group may hold as many groups as trajectories, or only members of groups counted elsewhere.
+        min(CASE WHEN scattered THEN 0 WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END) AS members_lo,
         CASE WHEN bool_and(multiplicity_hi IS NOT NULL OR NOT scattered) THEN max(CASE WHEN scattered THEN multiplicity_hi ELSE 1 END) END AS members_hi
     FROM users
     GROUP BY group_id
