@@ -1,9 +1,9 @@
 """SQLite databases, read without leaving a trace beside them and without trusting what is in them.
 
-SQLite opens a database in WAL mode by writing files next to it, so a run's own file is opened ``immutable`` (no locks, no
-journal, no write) when it has no ``-wal`` beside it. A database with a ``-wal`` is still being written, or was when the
-run died, and its newest rows are only in there: both are copied to a folder of our own and the copy is opened. So
-is a compressed database. Extensions can't be loaded, schema code is not trusted, and size, row length and time are bounded.
+SQLite opens a database in WAL mode by writing files next to it, so a run's own file is opened ``immutable`` (no locks,
+no journal, no write) when it has no ``-wal`` beside it. A database with a ``-wal`` is still being written, or was when
+the run died, and its newest rows are only in there: both are copied to a folder of our own and the copy is opened. So
+is a compressed database. Extensions can't be loaded, schema code is not trusted, and size, values and time are bounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STEPS_PER_CHECK: Final = 100_000
 
 
 class DamagedDatabase(Exception):
-    """The file is no database, is damaged, or exceeds a limit; rows yielded before are good. The message is one clause."""
+    """The file is no database, is damaged, or exceeds a limit; rows yielded before are good. One clause says why."""
 
 
 class Database:
@@ -39,10 +39,12 @@ class Database:
         self._connection = connection
 
     def columns(self, table: str) -> tuple[str, ...]:
-        """Columns of a table; empty if there is none of this name (views count as none: their code is not ours to run)."""
+        """Columns of a table; empty if there is none of this name (a view is none: its code is not ours to run)."""
         try:
-            query = "SELECT name FROM pragma_table_info(?) WHERE EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?)"
-            return tuple(row[0] for row in self._connection.execute(query, (table, table)))
+            named = self._connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
+            if named.fetchone() is None:
+                return ()
+            return tuple(row[0] for row in self._connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
         except sqlite3.Error as error:
             raise DamagedDatabase(str(error)) from error
 

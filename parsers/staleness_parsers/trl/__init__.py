@@ -1,10 +1,10 @@
 """TRL's asynchronous GRPO trainer: metrics in four places, trackio's traces, and the console.
 
-Versions. TRL counts weight syncs: the trainer's label is 0 at construction and 1 after the sync at train begin, and grows
-with the sync after every ``weight_sync_steps``-th (W) optimizer step. DESIGN's version counts from the first policy as v0: ``label - 1``. A
-resumed launch publishes its weights once more: ``label - 1 - k`` after the k-th resume where labels go on (1.14 and
-later), ``label - 1 + floor(start / W)`` where they begin again at 1. Either way optimizer step ``s`` trains
-``v_train = floor((s - 1) / W)``, and steps here are optimizer steps, of which W make a training step (``updates``).
+Versions. TRL counts weight syncs: the trainer's label is 0 at construction, 1 after the sync at train begin, and grows
+with the sync after every W-th optimizer step (W = ``weight_sync_steps``). DESIGN's version counts from the first policy
+as v0: ``label - 1``. A resumed launch publishes its weights once more: ``label - 1 - k`` after the k-th resume where
+labels go on (1.14 and later), ``label - 1 + floor(start / W)`` where they begin again at 1. Either way optimizer step
+``s`` trains ``v_train = floor((s - 1) / W)``. Steps here are optimizer steps, of which W make a training step.
 
 A row carries the label under which its *group* was admitted; its tokens are that old at most, so
 ``v_gen >= label``, and at most as new as the weights when the group was scored or the row was pulled.

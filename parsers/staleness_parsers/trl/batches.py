@@ -87,7 +87,7 @@ def split(chunk: Chunk, shape: Shape, cuts: Iterable[int]) -> Iterator[Chunk]:
 
 
 def _unknown(shape: Shape, first: int, last: int) -> Iterator[Chunk]:
-    """Steps of which no sum is known: in fixed-count mode the rows still are."""
+    """Yield steps of which no sum is known: in fixed-count mode the rows still are."""
     if shape.per_micro and shape.micro:
         rows = shape.per_micro * shape.micro
         for step in range(first, last + 1):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from staleness_audit.parser import Artifact, Card, Mode
 
 _REASON = (
-    "Staleness is checked when a row is pulled from the queue, and the loader pulls one micro-batch ahead of the optimizer, "
-    "so the first micro-batch of a step is trained one version later than checked."
+    "Staleness is checked when a row is pulled from the queue, and the loader pulls one micro-batch ahead of the "
+    "optimizer, so the first micro-batch of a step is trained one version later than checked."
 )
 
 CARD = Card(
@@ -16,7 +16,7 @@ CARD = Card(
         Artifact(
             "<output_dir>/checkpoint-*/trainer_state.json",
             "save_steps",
-            "steps, rows and tokens per log record; since 1.11 the largest staleness at the check and the drops, hence an upper end",
+            "steps, rows and tokens per log record; since 1.11 drops, and the largest staleness at the check: an upper end",
         ),
         Artifact(
             "<output_dir>/runs/*/events.out.tfevents.*",
@@ -26,12 +26,12 @@ CARD = Card(
         Artifact(
             "<trackio>/<project>.db",
             'report_to="trackio"',
-            "the same; in 1.10 also every delivered row with version, group and tokens, whose training step is replayed exactly",
+            "the same; in 1.10 also every delivered row with version, group and tokens, whose step is replayed exactly",
         ),
         Artifact(
             "console log",
             "logging.basicConfig(level=logging.INFO) in the training script",
-            "drops with their versions, weight syncs, and when groups were scored, which proves how old trained tokens are at least",
+            "drops with their versions, weight syncs, and when groups were scored: how old trained tokens are at least",
         ),
         Artifact("<output_dir>/checkpoint-*/rollout_state.json", "1.11 and later, with checkpoints", "the release"),
     ),
@@ -43,13 +43,14 @@ CARD = Card(
             "as it is",
             False,
             "bound + 2",
-            "The row that opens a micro-batch was checked while the one before was filled, two versions before it is trained.",
+            "The row that opens a micro-batch was checked while the one before was filled, two versions too early.",
         ),
         Mode("token budget otherwise", "max_staleness", "as it is", False, "bound + 1", _REASON),
     ),
     betrays=(
-        "Metric records are kept in up to four places, so damage to one is made good by the others; a lost record is betrayed by the "
-        "gap in steps, lost console lines by the number of weight syncs and by the drop counters, a lost flush of traces by its "
-        "version labels. Nothing betrays steps after the last record of every file, or a launch all of whose files are lost."
+        "Metric records are kept in up to four places, so damage to one is made good by the others; a lost record is "
+        "betrayed by the gap in steps, lost console lines by the number of weight syncs and by drop counters, a lost "
+        "flush of traces by its version labels. Nothing betrays steps beyond every file's last record, or a launch all "
+        "of whose files are lost."
     ),
 )

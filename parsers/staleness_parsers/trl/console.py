@@ -28,8 +28,8 @@ LINES: Final = pa.schema(
         ("document", pa.string()),
     ]
 )
-"""Staged ``trl_console``: one row per message. ``seq`` orders the messages of a file; ``ts`` is seconds since 1970 if the log's
-clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of), drop (staleness, bound), oversize (tokens,
+"""Staged ``trl_console``: one row per message. ``seq`` orders the messages of a file; ``ts`` is seconds since 1970 if
+the log's clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of), drop (staleness, bound), oversize (tokens,
 budget), score (queue size, rows), worker (generations per prompt, slots), derived (bound, samples per step)."""
 
 _BAR = re.compile(r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[[^\]]*\]")
@@ -58,7 +58,8 @@ _MESSAGES: Final = (
     (
         "derived",
         re.compile(
-            r"max_inflight_tasks set to \d+ \((?:max_staleness=|max\(max_staleness, ?1\)=)(?P<number>\d{1,15}) × samples_per_step=(?P<count>\d{1,15})\)"
+            r"max_inflight_tasks set to \d+ \((?:max_staleness=|max\(max_staleness, ?1\)=)(?P<number>\d{1,15})"
+            r" × samples_per_step=(?P<count>\d{1,15})\)"
         ),
     ),
     ("waiting", re.compile(r"waited [\d.]+s for sample \(qsize=0\)")),

@@ -1,4 +1,4 @@
-"""What the console of a launch adds: the sample queue, the drops, and when weights were published (guide section 5.3)."""
+"""What the console of a launch adds: the sample queue, the drops, and the weight syncs (guide section 5.3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Drop:
-    """A dropped row: the step whose window it was pulled in (at least, at most), its logged staleness (None = oversize)."""
+    """A dropped row: in which step it was pulled (at least, at most), its logged staleness (None = oversize)."""
 
     step_lo: int
     step_hi: int
@@ -52,7 +52,7 @@ class Story:
         return sum(self.sizes)
 
     def queue(self) -> Queue:
-        """The queue without exact places."""
+        """Return the queue without exact places."""
         return Queue(self.sizes, self.newest, self.drops_lo, self.drops_hi)
 
 
@@ -95,7 +95,7 @@ def _syncs(events: Sequence[Row], shape: Shape, story: Story) -> None:
 
 
 def _scores(segments: Sequence[Segment], events: Sequence[Row], shape: Shape, story: Story) -> None:
-    """Every token of a scored group is at most as new as the transfers begun by then: by the file's order and by stamps."""
+    """Bound a scored group's tokens by the transfers begun when it was scored: by the file's order and by stamps."""
     stamps = [sync.row["ts"] for sync in story.syncs if sync.row["ts"] is not None]
     stamped = len(stamps) == len(story.syncs) and stamps == sorted(stamps)
     own = any(row["kind"] == "score" for row in events)

@@ -42,7 +42,7 @@ def facts(known: Known) -> RunFacts:
             settings.bound,
             None
             if settings.bound is None
-            else "as it is: trainer version minus the group's version, both counted in weight syncs, when a row is pulled from the queue",
+            else "as it is: trainer version minus the group's, in weight syncs, when a row is pulled from the queue",
         ),
         guarantee=_guarantee(settings),
         attempts=tuple(_attempts(known)),
@@ -74,12 +74,13 @@ def _guarantee(settings: Settings) -> Guarantee:
     if single and settings.budget is not False:
         return Guarantee(
             settings.bound + 2,
-            "Staleness is checked when a row is pulled from the queue; the row that opens a token-budget micro-batch is "
-            "pulled two steps before it is trained.",
+            "Staleness is checked when a row is pulled from the queue; the row that opens a token-budget micro-batch "
+            "is pulled two steps before it is trained.",
         )
     return Guarantee(
         settings.bound + 1,
-        "Staleness is checked when a row is pulled from the queue, and the loader pulls one micro-batch ahead of the optimizer.",
+        "Staleness is checked when a row is pulled from the queue, and the loader pulls one micro-batch ahead of the "
+        "optimizer.",
     )
 
 
@@ -123,7 +124,7 @@ def _signs(known: Known) -> Iterator[Sign]:
 
 
 def _unseen(known: Known) -> frozenset[str]:
-    """What was in flight or queued at the end leaves no record; drops do in the metrics (1.11+) or the console."""
+    """Name what leaves no record: rows in flight at the end; drops without 1.11's metrics and without a console."""
     unseen = {"pending"}
     if len(known.tellers) > 1:
         unseen.add("lost")

@@ -56,8 +56,8 @@ def finish_run(staged: Staged, sink: Sink, checkpoints: set[int]) -> RunFacts:
                 sink.diagnose(
                     "warning",
                     "traces-do-not-replay",
-                    "The delivered samples in trackio do not fit the steps (a flush was lost, or the batch size is not known), so "
-                    "they are not told apart; set gradient_accumulation_steps and batch size in a logged configuration.",
+                    "The delivered samples in trackio do not fit the steps (a flush was lost, or the batch size is not "
+                    "known), so they are not told apart; keep the database that also holds the arguments.",
                     source=rows_of[0]["source"],
                 )
         _write_launch(rows, told, sink)
@@ -150,7 +150,7 @@ def _note(settings: Settings, found: Sequence[Launch], damaged: Sequence[Row], s
             sink.diagnose(
                 "error",
                 "steps-missing",
-                f"No file shows steps {reach + 1} to {launch.start}, which an earlier launch trained; add its files to the run.",
+                f"No file shows steps {reach + 1} to {launch.start} of an earlier launch; add its files to the run.",
                 opens="training",
             )
         reach = max(reach, launch.last)
@@ -158,7 +158,7 @@ def _note(settings: Settings, found: Sequence[Launch], damaged: Sequence[Row], s
         sink.diagnose(
             "warning",
             "sync-interval-unknown",
-            "No file states weight_sync_steps, so versions are not known; keep TensorBoard or trackio files, which hold the arguments.",
+            "No file states weight_sync_steps, so versions are not known; keep TensorBoard or trackio files, which do.",
         )
 
 

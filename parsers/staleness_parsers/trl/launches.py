@@ -1,13 +1,14 @@
 """One launch after another: cutting what the sources say into attempts and merging it (guide sections 5.1 and 8).
 
-A resumed run repeats steps. TensorBoard starts a file per launch; in trackio and in the console steps go back; the first
-record of a launch has no ``perf/step_s``; ``trainer_state.json`` only keeps the chain that counted.
+A resumed run repeats steps. TensorBoard starts a file per launch; in trackio and in the console steps go back; the
+first record of a launch has no ``perf/step_s``; ``trainer_state.json`` only keeps the chain that counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 import orjson
@@ -54,7 +55,7 @@ class Record:
 
 @dataclass
 class Segment:
-    """What one source says of one launch. ``events``: messages of a console, in order; ``reached``: last step it shows."""
+    """What one source says of one launch. ``events``: a console's messages, in order; ``reached``: last step shown."""
 
     origin: str
     part: str
@@ -71,7 +72,7 @@ class Segment:
         return min(self.records, default=self.reached)
 
     def steps(self) -> set[int]:
-        """Steps it has records of; where it has none, all it shows."""
+        """Return the steps it has records of; where it has none, all it shows."""
         return set(self.records) or set(range(1, self.reached + 1))
 
     def add(self, row: Row, step: int, name: str, value: float | None) -> None:
@@ -169,14 +170,14 @@ def console_segments(rows: Iterable[Row], logging: int | None) -> list[Segment]:
     for row in rows:
         files.setdefault(row["source"], []).append(row)
     segments = []
-    for source in files:
-        for events in _launches_in(files[source]):
+    for source, messages in files.items():
+        for events in _launches_in(messages):
             segments.append(_number(source, events, logging or 1))
     return [segment for segment in segments if segment.events]
 
 
 def _launches_in(rows: Sequence[Row]) -> list[list[Row]]:
-    """A launch begins with its bar at 0, or (no bars) with the weight sync before its worker starts."""
+    """Cut where a bar is at 0 again, or (no bars) at the weight sync before another worker starts."""
     launches: list[list[Row]] = [[]]
     moved = worker = False
     for row in rows:
@@ -197,7 +198,7 @@ def _launches_in(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _number(source: str, events: list[Row], logging: int) -> Segment:
-    """The bar is drawn anew after each record and then shows its step; without bars records are counted."""
+    """Give records their steps: the bar is drawn anew after each and shows its step; without bars they are counted."""
     segment = Segment("console", source)
     has_bars = any(row["kind"] == "bar" for row in events)
     following: int | None = None
@@ -261,7 +262,7 @@ def launches(
     found = [_launch(number, parts, saves, logging, checkpoints) for number, parts in enumerate(members)]
     for chain in dealt:
         _deal(found, chain)
-    for launch, later in zip(found, found[1:], strict=False):
+    for launch, later in pairwise(found):
         # A checkpoint to resume from was written by who trained up to it, if less than a log record is in between.
         if launch.last < later.start_lo < launch.last + (logging or 1):
             launch.last = later.start_lo

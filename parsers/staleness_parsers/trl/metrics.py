@@ -64,8 +64,8 @@ RECORDS: Final = pa.schema(
         ("value", pa.float64()),
     ]
 )
-"""Staged ``trl_records``. ``origin``: state, tensorboard, trackio or console; ``part``: what belongs to one launch or is cut
-into launches later; ``seq`` the order of writing; ``ts`` seconds since 1970; ``value`` null = logged as null or NaN."""
+"""Staged ``trl_records``. ``origin``: state, tensorboard, trackio or rollout; ``part``: what belongs to one launch
+or is cut into launches later; ``seq`` the order of writing; ``ts`` seconds since 1970; ``value`` null = null or NaN."""
 
 CONFIGS: Final = pa.schema(
     [
@@ -153,7 +153,9 @@ def moment(text: object) -> float | None:
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=timezone.utc)).timestamp()  # noqa: UP017
 
 
-def damage(sink: Sink, origin: str, source: str, why: str, line: int | None = None, locator: str | None = None) -> None:
+def damage(
+    sink: Sink, origin: str, source: str, why: str, *, line: int | None = None, locator: str | None = None
+) -> None:
     """Stage a piece of damage."""
     row = {"origin": origin, "source": source, "line": line, "locator": locator, "why": why}
     sink.write("trl_damage", pa.Table.from_pylist([row], schema=DAMAGE))
@@ -191,10 +193,12 @@ def read_state(run: RunFiles, piece: Piece, sink: Sink) -> None:
         rows.add({**place, "step": reached, "name": "global_step", "value": float(reached)})
     rows.flush()
     settings = {key: document[key] for key in ("logging_steps", "save_steps", "max_steps") if key in document}
-    _config(sink, "state", piece.source, "", None, orjson.dumps(settings).decode())
+    _config(sink, "state", piece.source, orjson.dumps(settings).decode())
 
 
-def _config(sink: Sink, origin: str, source: str, part: str, run_name: str | None, document: str) -> None:
+def _config(
+    sink: Sink, origin: str, source: str, document: str, *, part: str = "", run_name: str | None = None
+) -> None:
     row = {"origin": origin, "source": source, "part": part, "run_name": run_name, "document": document}
     sink.write("trl_configs", pa.Table.from_pylist([row], schema=CONFIGS))
 
@@ -223,7 +227,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
         for seq, value in enumerate(read_values(run, piece.source)):
             if isinstance(value, Text):
                 if value.tag == "args/text_summary":
-                    _config(sink, "tensorboard", piece.source, piece.source, None, value.text)
+                    _config(sink, "tensorboard", piece.source, value.text, part=piece.source)
             elif (name := value.tag.removeprefix("train/")) in KEEP:
                 rows.add(_scalar_row(piece.source, seq, name, value))
     except DamagedEvents as error:
@@ -271,13 +275,10 @@ def read_trackio(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
 def _trackio_configs(database: Database, source: str, sink: Sink) -> None:
     for row in database.rows("configs", ("run_id", "run_name", "config"), ("id",)):
-        document = (
-            row["config"].decode("utf-8", errors="replace") if isinstance(row["config"], bytes) else row["config"]
-        )
-        name = row["run_name"]
-        _config(
-            sink, "trackio", source, str(row["run_id"] or name), name if isinstance(name, str) else None, str(document)
-        )
+        cell, name = row["config"], row["run_name"]
+        document = cell.decode("utf-8", errors="replace") if isinstance(cell, bytes) else str(cell)
+        run_name = name if isinstance(name, str) else None
+        _config(sink, "trackio", source, document, part=str(row["run_id"] or name), run_name=run_name)
 
 
 def _trackio_metrics(database: Database, source: str, sink: Sink) -> None:

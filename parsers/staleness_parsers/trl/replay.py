@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 _WIDE = 64
-"""Windows of more steps than this are bounded by the rules alone, not row by row."""
+"""Of more steps than this that a row can be trained in, only some are looked at: they repeat."""
+_MANY = 20_000
+"""Rows times steps of a window from which on those in its middle are bounded by the rules alone."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Shape:
     def pulled(self, step: int, *, row: int | None = None, first: bool | None = None) -> tuple[int, int]:
         """Return the steps in which a row trained in ``step`` can have been checked.
 
-        ``row``: its number since the launch's start, which names the micro-batch in fixed-count mode. ``first``: whether
-        it is the first row of its step, which in token-budget mode was checked while the micro-batch before was filled.
+        ``row``: its number since the launch's start, which names the micro-batch in fixed-count mode. ``first``:
+        whether it is its step's first row, which a token-budget batcher checks while it fills the batch before.
         """
         local = step - self.start
         if self.micro is None:
@@ -67,7 +69,8 @@ class Queue:
     """The sample queue as the console tells it.
 
     ``sizes``: rows per scored group, in queue order; ``newest``: the newest version that existed when the group was
-    scored; ``drops_lo`` / ``drops_hi``: rows dropped until the end of a step, at least and at most (up to the last step seen).
+    scored; ``drops_lo`` / ``drops_hi``: rows dropped until the end of a step, at least and at most; ``places``: queue
+    positions of delivered rows that are known for other reasons.
     """
 
     sizes: Sequence[int] = ()
@@ -109,8 +112,8 @@ class Queue:
 class Span:
     """Rows of a batch with one interval: ``count`` of them from number ``row`` on.
 
-    ``version_lo/hi`` hold for tokens (exact step); ``lag_lo/hi`` is the staleness interval of each row. ``group`` is the
-    scored group they belong to, if known.
+    ``version_lo/hi`` hold for tokens (exact step); ``lag_lo/hi`` is the staleness interval of each row. ``group`` is
+    the scored group they belong to, if known.
     """
 
     row: int | None
@@ -135,21 +138,43 @@ class Batch:
 def spans(shape: Shape, queue: Queue, pulls: Mapping[int, int], batch: Batch) -> Iterator[Span]:
     """Bound the rows of a batch, merging neighbours that are alike. ``pulls``: largest staleness delivered, by step."""
     pending: Span | None = None
-    for index in _probes(batch):
-        span = _bound_row(shape, queue, pulls, batch, index)
-        count = 1 if batch.row is not None else batch.rows
+    for index, count in _probes(shape, queue, batch):
+        span = _grow(_bound_row(shape, queue, pulls, batch, index), count - 1)
         if pending and _alike(pending, span):
             pending = _grow(pending, count)
         else:
             if pending:
                 yield pending
-            pending = _grow(span, count - 1)
+            pending = span
     if pending:
         yield pending
 
 
-def _probes(batch: Batch) -> range:
-    return range(batch.rows) if batch.row is not None else range(min(batch.rows, 1))
+def _probes(shape: Shape, queue: Queue, batch: Batch) -> Iterator[tuple[int | None, int]]:
+    """Yield the rows to bound, each with how many it stands for; None is any row of the batch.
+
+    Of rows without numbers one stands for all. Without a console, the rows of a micro-batch are alike, and so are all
+    but the first of a step. In the middle of a long window little is known of a row but the rules.
+    """
+    steps = batch.last - batch.first + 1
+    if batch.row is None:
+        yield None, batch.rows
+        return
+    if not queue.sizes and shape.per_micro and shape.micro:
+        for index in range(0, batch.rows, shape.per_micro):
+            yield index, min(shape.per_micro, batch.rows - index)
+        return
+    exact = steps == 1 or (shape.per_micro and shape.micro)
+    edge = 1 if steps == 1 else 4 * steps
+    if (not queue.sizes or (not exact and batch.rows * steps > _MANY)) and batch.rows > 2 * edge + 1:
+        yield from ((index, 1) for index in range(edge))
+        if steps == 1:
+            yield 1, batch.rows - 1
+            return
+        yield None, batch.rows - 2 * edge
+        yield from ((index, 1) for index in range(batch.rows - edge, batch.rows))
+        return
+    yield from ((index, 1) for index in range(batch.rows))
 
 
 def _alike(one: Span, other: Span) -> bool:
@@ -166,9 +191,9 @@ def _grow(span: Span, count: int) -> Span:
     return Span(span.row, span.count + count, span.version_lo, span.version_hi, span.lag_lo, span.lag_hi, span.group)
 
 
-def _steps_of(shape: Shape, batch: Batch, index: int) -> tuple[int, int]:
+def _steps_of(shape: Shape, batch: Batch, index: int | None) -> tuple[int, int]:
     """Return the steps that the row ``index`` of a batch can be trained in: each step takes at least G rows."""
-    if batch.row is None:
+    if batch.row is None or index is None:
         return batch.first, batch.last
     if shape.per_micro is not None and shape.micro is not None:
         step = shape.start + (batch.row + index) // (shape.per_micro * shape.micro) + 1
@@ -180,12 +205,21 @@ def _steps_of(shape: Shape, batch: Batch, index: int) -> tuple[int, int]:
     )
 
 
-def _bound_row(shape: Shape, queue: Queue, pulls: Mapping[int, int], batch: Batch, index: int) -> Span:
+def _looked_at(shape: Shape, earliest: int, latest: int) -> Sequence[int]:
+    """Return the steps to look at: all, or the ends and those around a sync, where what passed since a pull changes."""
+    if latest - earliest <= _WIDE:
+        return range(earliest, latest + 1)
+    sync = -(-earliest // shape.sync_every) * shape.sync_every
+    picked = {*range(earliest, earliest + 4), *range(sync, sync + 4), *range(latest - 3, latest + 1)}
+    return sorted(step for step in picked if earliest <= step <= latest)
+
+
+def _bound_row(shape: Shape, queue: Queue, pulls: Mapping[int, int], batch: Batch, index: int | None) -> Span:
     earliest, latest = _steps_of(shape, batch, index)
-    row = None if batch.row is None else batch.row + index
-    steps: Sequence[int] = range(earliest, latest + 1)
+    row = None if batch.row is None or index is None else batch.row + index
+    steps = _looked_at(shape, earliest, latest)
     if latest - earliest > _WIDE:
-        row, steps = None, (earliest, *range(earliest + 1, earliest + 4), latest)
+        row = None
     version_lo: int | None = None
     version_hi = lag_hi = 0
     lag_lo: int | None = None
@@ -195,7 +229,7 @@ def _bound_row(shape: Shape, queue: Queue, pulls: Mapping[int, int], batch: Batc
     first: bool | None = None
     if row is not None and index == 0:
         first = True
-    elif row is not None and batch.first == batch.last:
+    elif row is not None and index and batch.first == batch.last:
         first = False
     for number, step in enumerate(steps):
         pulled = shape.pulled(step, row=row, first=first)
@@ -230,7 +264,7 @@ def _versions(
             return shape.base, max(newest, shape.base)
         low = max(shape.version(step) - largest, shape.base)
         oldest = low if oldest is None else min(oldest, low)
-    return oldest, max(newest, oldest or shape.base)
+    return oldest, newest
 
 
 def deliveries(sizes: Sequence[int], delivered: int) -> list[bool] | None:

@@ -17,7 +17,7 @@ _PROCESSES = 256
 
 @dataclass(frozen=True)
 class Replayed:
-    """A trace row with the step that trains it and the step in which it was checked; ``number`` counts the launch's rows."""
+    """A trace row, the step that trains it and the step that checked it; ``number`` counts the launch's rows."""
 
     row: Row
     number: int
@@ -27,8 +27,9 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Replay:
-    """All traces of a launch, replayed. ``per_step``: rows per step in fixed-count mode; ``whole_until``: last step of
-    which every row is among the traces.
+    """All traces of a launch, replayed.
+
+    ``per_micro``: rows per micro-batch in fixed-count mode; ``whole_until``: last step all of whose rows are there.
     """
 
     rows: Sequence[Replayed]
@@ -83,7 +84,7 @@ def _micro_numbers(rows: Sequence[Row], settings: Settings, processes: int) -> l
 
 
 def _ends_right(count: int, numbers: Sequence[int], launch: Launch, micro: int, per_micro: int | None) -> bool:
-    """Whether as many rows were delivered as the steps took: up to 7 unflushed ones fewer, up to a started step more."""
+    """Whether as many rows were delivered as the steps took: less up to 7 unflushed ones, plus a started step."""
     steps = launch.last - launch.start
     if per_micro is not None:
         return (steps * micro + 1) * per_micro - FLUSH < count <= ((steps + 1) * micro + 1) * per_micro

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from staleness_parsers.trl import batches
 from staleness_parsers.trl.batches import Chunk
 from staleness_parsers.trl.console_story import Drop, Story, places, tell
-from staleness_parsers.trl.launches import Launch
+from staleness_parsers.trl.launches import Launch, Record
 from staleness_parsers.trl.replay import Batch, Queue, Shape, Span, spans
 from staleness_parsers.trl.rows import Rows, time
 from staleness_parsers.trl.settings import Settings
@@ -34,8 +35,8 @@ class Teller:
     drops_known: bool = False
     cuts: set[int] = field(default_factory=set)
 
-    def time(self, seconds: float | None) -> Any:  # noqa: ANN401 - a time or None
-        """A console time in UTC: the console's clock may be in another zone."""
+    def time(self, seconds: float | None) -> datetime | None:
+        """Return a console time in UTC: the console's clock may be in another zone."""
         return None if seconds is None else time(seconds - self.shift)
 
     @property
@@ -53,7 +54,7 @@ def teller(launch: Launch, settings: Settings, forked: bool) -> Teller:
 
 
 def _shift(launch: Launch, story: Story, shape: Shape) -> float:
-    """Return how far the console's clock is ahead of UTC, in whole quarters of an hour, by syncs beside their records."""
+    """Return how far the console's clock is ahead of UTC, in quarters of an hour, by syncs beside their records."""
     for sync in story.syncs[1:]:
         record = launch.records.get(sync.version * shape.sync_every)
         if record and record.ts is not None and sync.ended is not None:
@@ -145,7 +146,7 @@ def usable_queue(told: Teller, found: Sequence[Chunk]) -> tuple[Queue, str | Non
     return replace(queue, places=places(story, delivered, shape.start)), None
 
 
-def _counted(record: Any) -> int:  # noqa: ANN401 - a Record
+def _counted(record: Record) -> int:
     return round((record.get("sample/dropped_stale_total") or 0) + (record.get("batch/dropped_oversize_total") or 0))
 
 
@@ -334,9 +335,8 @@ def write_drops(rows: Rows, told: Teller) -> int:
         for drop in story.drops:
             classes.setdefault((drop.step_lo, drop.step_hi, drop.staleness), []).append(drop)
         for (low, high, staleness), members in classes.items():
-            _write_drop(
-                rows, told, (low, high), staleness, len(members), members[0].row, told.time(members[0].row["ts"])
-            )
+            row = members[0].row
+            _write_drop(rows, told, _Dropped((low, high), staleness, len(members), row, told.time(row["ts"])))
         return len(story.drops)
     logged = [step for step, record in launch.records.items() if batches.SAMPLES in record.values]
     told.drops_known = max(logged, default=0) == launch.last and (launch.ends or told.per_record == 1)
@@ -346,21 +346,27 @@ def write_drops(rows: Rows, told: Teller) -> int:
         for name, stale in (("sample/dropped_stale_total", True), ("batch/dropped_oversize_total", False)):
             if number := round(record.get(name) or 0):
                 place = record.values[name].__dict__
-                _write_drop(rows, told, (previous + 1, step), -1 if stale else None, number, place, None)
+                _write_drop(rows, told, _Dropped((previous + 1, step), -1 if stale else None, number, place))
         previous = step
     return counted
 
 
-def _write_drop(
-    rows: Rows,
-    told: Teller,
-    window: tuple[int, int],
-    staleness: int | None,
-    count: int,
-    place: Mapping[str, Any],
-    ts: Any,  # noqa: ANN401 - a time
-) -> None:
-    """``staleness``: as logged at the check; -1 = stale, not said by how much; None = too long for the budget."""
+@dataclass(frozen=True)
+class _Dropped:
+    """Rows dropped in the steps ``window``.
+
+    ``staleness``: as logged at the check; -1 = stale, not said by how much; None = too long for the budget.
+    """
+
+    window: tuple[int, int]
+    staleness: int | None
+    count: int
+    place: Mapping[str, Any]
+    ts: datetime | None = None
+
+
+def _write_drop(rows: Rows, told: Teller, dropped: _Dropped) -> None:
+    window, staleness, count, place = dropped.window, dropped.staleness, dropped.count, dropped.place
     shape = told.shape
     low, high = shape.version(window[0]), shape.version(window[1])
     name = f"anonymous:{told.name}/dropped {window[0]}-{window[1]}/{'oversize' if staleness is None else staleness}"
@@ -392,7 +398,7 @@ def _write_drop(
         "events",
         place,
         seq=place.get("line") or 0,
-        ts=ts,
+        ts=dropped.ts,
         kind="dropped",
         trajectory_id=name,
         attempt=told.launch.number,
