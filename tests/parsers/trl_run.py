@@ -29,6 +29,7 @@ class Row:
     tokens: list[int]
     steps: list[int] = field(default_factory=list)
     fate: str = "pending"
+    begun: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Sim:
         self.queue: deque[Row] = deque()
         self.flying: list[tuple[float, int, int]] = []
         self.waiting: dict[int, list[Row]] = {}
+        self.versions: dict[int, int] = {}
         self.rows: list[Row] = []
         self.next = self.serial = 0
         self.lines: list[str] = []
@@ -89,15 +91,14 @@ class Sim:
             group, member = divmod(self.next, self.plan.group)
             if member == 0:
                 self.waiting[group] = []
-                self.versions = getattr(self, "versions", {})
-                self.versions[group] = (self.label, 0)
+                self.versions[group] = self.label
             self.next += 1
             length = self.random.choice([6, 8, 10, 12, 14, self.plan.longest if self.random.random() < 0.3 else 9])
-            row = Row(group, self.versions[group][0], 7, [-1] * length)
+            row = Row(group, self.versions[group], 7, [-1] * length)
             self.rows.append(row)
             self.serial += 1
             heapq.heappush(self.flying, (now + length, self.serial, len(self.rows) - 1))
-            row.begun = now  # type: ignore[attr-defined]
+            row.begun = now
 
     def advance(self, to: float) -> None:
         """Let the worker run until a time."""
@@ -105,7 +106,7 @@ class Sim:
             ended, _, index = heapq.heappop(self.flying)
             self.now = max(self.now, ended)
             row = self.rows[index]
-            row.tokens = [self.version_at(row.begun + place) for place in range(len(row.tokens))]  # type: ignore[attr-defined]
+            row.tokens = [self.version_at(row.begun + place) for place in range(len(row.tokens))]
             self.waiting[row.group].append(row)
             if len(self.waiting[row.group]) == self.plan.group:
                 members = self.waiting.pop(row.group)
@@ -140,7 +141,9 @@ class Sim:
                 continue
             length = row.prompt + len(row.tokens)
             if 0 < self.plan.budget < length:
-                self.say(f"Dropping a rollout sample of {length} tokens that exceeds token_budget={self.plan.budget}. Raise it.")
+                self.say(
+                    f"Dropping a rollout sample of {length} tokens that exceeds token_budget={self.plan.budget}. Raise it."
+                )
                 row.fate, self.oversize = "dropped", self.oversize + 1
                 continue
             self.pulled.append(lag)
@@ -227,12 +230,12 @@ class Sim:
             values |= {"perf/weight_sync_s": 0.05} if synced else {}
         self.pulled, self.dropped, self.oversize = [], 0, 0
         self.records.append({"step": step, **values, "epoch": step / self.plan.steps})
-        printed = {key: f"{value:.4g}" if value is not None else "nan" for key, value in values.items()} | {"epoch": "1"}
+        printed = {key: f"{value:.4g}" if value is not None else "nan" for key, value in values.items()} | {
+            "epoch": "1"
+        }
         self.lines.append("\r" + " " * 40 + "\r" + str(printed))
         self.lines.append("\r" + self.bar(step))
         self.records[-1]["_ts"] = START + timedelta(seconds=self.now / 10)
-
-    # ------------------------------------------------------------------------------------------ files
 
 
 def arguments(plan: Plan) -> dict[str, Any]:
@@ -289,7 +292,9 @@ def write_trackio(path: Path, launches: list[Sim]) -> None:
     count = 0
     for launch in launches:
         entries: list[tuple[datetime, str, Any]] = [(record["_ts"], "record", record) for record in launch.records]
-        entries += [(START + timedelta(seconds=now / 10), "flush", (label, rows)) for now, label, rows in launch.flushes]
+        entries += [
+            (START + timedelta(seconds=now / 10), "flush", (label, rows)) for now, label, rows in launch.flushes
+        ]
         for ts, kind, what in sorted(entries, key=lambda entry: entry[0]):
             count += 1
             log = f"log{launch.launch}-{count:04d}"
@@ -302,10 +307,23 @@ def write_trackio(path: Path, launches: list[Sim]) -> None:
                 for index, row in enumerate(rows):
                     meta = {"buffer_qsize": 0, "group_id": row.group, "model_version": row.version}
                     meta |= {"prompt_tokens": row.prompt, "completion_tokens": len(row.tokens)}
-                    values = (f"r1:{log}:rollouts:{index}", "r1", ts.isoformat(), "toy", label, "rollouts", index, b"[]")
-                    base.execute("INSERT INTO traces VALUES (?,?,?,?,?,?,?,?,?,?)", (*values, json.dumps(meta).encode(), log))
+                    values = (
+                        f"r1:{log}:rollouts:{index}",
+                        "r1",
+                        ts.isoformat(),
+                        "toy",
+                        label,
+                        "rollouts",
+                        index,
+                        b"[]",
+                    )
+                    base.execute(
+                        "INSERT INTO traces VALUES (?,?,?,?,?,?,?,?,?,?)", (*values, json.dumps(meta).encode(), log)
+                    )
             cell = json.dumps(document).encode()
-            base.execute("INSERT INTO metrics VALUES (?, 'r1', ?, 'toy', ?, ?, ?)", (count, ts.isoformat(), count, cell, log))
+            base.execute(
+                "INSERT INTO metrics VALUES (?, 'r1', ?, 'toy', ?, ?, ?)", (count, ts.isoformat(), count, cell, log)
+            )
     base.commit()
     base.close()
 
@@ -316,22 +334,22 @@ def write_trackio(path: Path, launches: list[Sim]) -> None:
 def truth(launches: list[Sim]) -> dict[str, Any]:
     """What the audit must enclose: steps rolled back by a later launch count nowhere."""
     plan = launches[-1].plan
-    uses: list[tuple[int, Row]] = []
+    uses: list[tuple[int, int, Row]] = []
     for index, launch in enumerate(launches):
         cut = min([later.start for later in launches[index + 1 :]], default=1 << 30)
-        uses += [(step, row) for step, batch in launch.trained for row in batch if step <= cut]
+        uses += [(index, step, row) for step, batch in launch.trained for row in batch if step <= cut]
     tokens: Counter[int] = Counter()
     rows: Counter[int] = Counter()
     groups = set()
-    for step, row in uses:
+    for number, step, row in uses:
         at = (step - 1) // plan.sync
         lags = [at - version for version in row.tokens]
         tokens.update(lags)
         rows[max(lags)] += 1
         if max(lags) > plan.bound:
-            groups.add((id(row.tokens) and next(i for i, l in enumerate(launches) if row in l.rows), row.group))
+            groups.add((number, row.group))
     return {
-        "steps": len({(step - 1) // plan.sync for step, _ in uses}),
+        "steps": len({(step - 1) // plan.sync for _, step, _ in uses}),
         "trajectories": len(uses),
         "tokens": sum(tokens.values()),
         "max": max(tokens),

@@ -16,7 +16,7 @@ CARD = Card(
         Artifact(
             "<output_dir>/checkpoint-*/trainer_state.json",
             "save_steps",
-            "steps, rows and tokens per log record; since 1.11 drops, and the largest staleness at the check: an upper end",
+            "steps, rows and tokens per log record; since 1.11 drops and staleness at the check: an upper end",
         ),
         Artifact(
             "<output_dir>/runs/*/events.out.tfevents.*",

@@ -29,8 +29,9 @@ LINES: Final = pa.schema(
     ]
 )
 """Staged ``trl_console``: one row per message. ``seq`` orders the messages of a file; ``ts`` is seconds since 1970 if
-the log's clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of), drop (staleness, bound), oversize (tokens,
-budget), score (queue size, rows), worker (generations per prompt, slots), derived (bound, samples per step)."""
+the log's clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of), drop (staleness, bound), oversize
+(tokens, budget), score (queue size, rows), worker (generations per prompt, slots), derived (bound, samples per step).
+"""
 
 _BAR = re.compile(r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[[^\]]*\]")
 _RANK = re.compile(r"\[RANK (\d+)\]")

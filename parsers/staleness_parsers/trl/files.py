@@ -67,13 +67,16 @@ def survey(run: RunFiles) -> Files:
 
 def _marked(run: RunFiles, file: RunFile, marks: tuple[bytes, ...]) -> bool:
     head = run.head(file.source, HEAD_BYTES)
-    return any(mark in head for mark in marks)
+    # Of a damaged compressed file nothing may be left to recognise; reading it says so.
+    return any(mark in head for mark in marks) or (file.compressed and not head)
 
 
 def clues(run: RunFiles, files: Files) -> tuple[list[str], list[str]]:
     """Sentences for what only this framework writes, and for what others could write as well."""
-    strong = [f"{file.source}: metrics of TRL's asynchronous GRPO trainer" for file, _ in files.states[:1]]
-    strong += [f"{file.source}: a console log of the trainer" for file in files.consoles[:1]]
+    states = [file for file, _ in files.states if run.head(file.source, 16)]
+    strong = [f"{file.source}: metrics of TRL's asynchronous GRPO trainer" for file in states[:1]]
+    consoles = [file for file in files.consoles if run.head(file.source, 16)]
+    strong += [f"{file.source}: a console log of the trainer" for file in consoles[:1]]
     for file in files.databases:
         if _has(run.head(file.source, 1 << 22), CONFIG_MARKS, ROW_MARKS):
             strong.append(f"{file.source}: a trackio database with the trainer's settings or rows")

@@ -260,6 +260,7 @@ def launches(
             members[best].append(segment)
             least = best
     found = [_launch(number, parts, saves, logging, checkpoints) for number, parts in enumerate(members)]
+    _give_stepless(found, [one for one in segments if one not in with_steps])
     for chain in dealt:
         _deal(found, chain)
     for launch, later in pairwise(found):
@@ -267,6 +268,14 @@ def launches(
         if launch.last < later.start_lo < launch.last + (logging or 1):
             launch.last = later.start_lo
     return found
+
+
+def _give_stepless(found: Sequence[Launch], segments: Sequence[Segment]) -> None:
+    """Place consoles without bars and records (they may go elsewhere): if a file has one per launch, in order."""
+    for part in {one.part for one in segments} - {one.part for launch in found for one in launch.consoles}:
+        own = [one for one in segments if one.part == part]
+        for launch, segment in zip(found, own, strict=True) if len(own) == len(found) else ():
+            launch.consoles.append(segment)
 
 
 def _deal(found: Sequence[Launch], chain: Sequence[Segment]) -> None:

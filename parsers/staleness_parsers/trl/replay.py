@@ -267,6 +267,22 @@ def _versions(
     return oldest, newest
 
 
+def joined(parts: Sequence[Span]) -> Span:
+    """Return one span for all parts, for rows that can't be told apart by number."""
+    highs = [part.lag_hi for part in parts]
+    lows = [part.version_lo for part in parts]
+    groups = {part.group for part in parts}
+    return Span(
+        parts[0].row,
+        sum(part.count for part in parts),
+        min((low for low in lows if low is not None), default=None) if None not in lows else None,
+        max(part.version_hi for part in parts),
+        min(part.lag_lo for part in parts),
+        max((high for high in highs if high is not None), default=None) if None not in highs else None,
+        groups.pop() if len(groups) == 1 else None,
+    )
+
+
 def deliveries(sizes: Sequence[int], delivered: int) -> list[bool] | None:
     """Tell which of the groups in a slice of the queue were delivered whole, the rest having been dropped whole.
 

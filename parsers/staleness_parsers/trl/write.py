@@ -11,7 +11,7 @@ from staleness_parsers.trl import batches
 from staleness_parsers.trl.batches import Chunk
 from staleness_parsers.trl.console_story import Drop, Story, places, tell
 from staleness_parsers.trl.launches import Launch, Record
-from staleness_parsers.trl.replay import Batch, Queue, Shape, Span, spans
+from staleness_parsers.trl.replay import Batch, Queue, Shape, Span, joined, spans
 from staleness_parsers.trl.rows import Rows, time
 from staleness_parsers.trl.settings import Settings
 from staleness_parsers.trl.traces import Replay
@@ -181,6 +181,11 @@ def _write_chunk(rows: Rows, told: Teller, chunk: Chunk, parts: Sequence[Span]) 
     place = chunk.place.__dict__ if chunk.place else None
     known = told.settings.sync_every is not None
     single = chunk.first == chunk.last
+    surest = max(part.lag_lo for part in parts) if known else 0
+    counted = not told.forked and chunk.rows[0] == chunk.rows[1]
+    if not counted:
+        # Rows are no trajectories, or their number is open: one class, of which some trajectory is that old.
+        parts = [joined(parts)]
     for index, part in enumerate(parts):
         name = f"anonymous:{told.name}/{_steps_name(chunk)}/{index}"
         most = chunk.rows[1] if len(parts) == 1 else part.count
@@ -218,7 +223,7 @@ def _write_chunk(rows: Rows, told: Teller, chunk: Chunk, parts: Sequence[Span]) 
             staleness_lo=None if single or not known else part.lag_lo,
             staleness_hi=_limit(told) if not known else (None if single else part.lag_hi),
         )
-    _constrain(rows, told, chunk, place)
+    _constrain(rows, told, chunk, place, counted=counted, surest=surest)
 
 
 def _limit(told: Teller) -> int | None:
@@ -229,8 +234,20 @@ def _steps_name(chunk: Chunk) -> str:
     return f"step {chunk.last}" if chunk.first == chunk.last else f"steps {chunk.first}-{chunk.last}"
 
 
-def _constrain(rows: Rows, told: Teller, chunk: Chunk, place: Mapping[str, Any] | None) -> None:
-    def add(quantity: str, op: str, value: float) -> None:
+def _constrain(
+    rows: Rows, told: Teller, chunk: Chunk, place: Mapping[str, Any] | None, *, counted: bool, surest: int
+) -> None:
+    """State sums: with an exact number of trajectories the classes are all there is, else they speak for themselves."""
+    facts: list[tuple[str, str, int]] = []
+    if counted:
+        facts.append(("trajectories", "eq", chunk.rows[0]))
+        if chunk.tokens[1] is not None:
+            facts += [("loss_tokens", "le", chunk.tokens[1]), ("loss_tokens", "ge", chunk.tokens[0])]
+    elif surest and chunk.rows[0]:
+        facts.append(("staleness_max", "ge", surest))
+    if chunk.first < chunk.last:
+        facts.append(("first_step", "eq", chunk.first))
+    for quantity, op, value in facts:
         rows.add(
             "constraints",
             place,
@@ -240,14 +257,6 @@ def _constrain(rows: Rows, told: Teller, chunk: Chunk, place: Mapping[str, Any] 
             op=op,
             value=float(value),
         )
-
-    if chunk.tokens[1] is not None:
-        add("loss_tokens", "le", chunk.tokens[1])
-        add("loss_tokens", "ge", chunk.tokens[0])
-    if chunk.rows[1] is not None:
-        add("trajectories", "le", chunk.rows[1])
-    if chunk.first < chunk.last:
-        add("first_step", "eq", chunk.first)
 
 
 def write_replayed(rows: Rows, told: Teller, found: Replay, queue: Queue) -> bool:
