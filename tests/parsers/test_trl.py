@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from staleness_parsers.trl.replay import Batch, Queue, Shape, deliveries, micro_batches, spans
 from trl_run import Plan, Sim, arguments, truth, write
 
 from staleness_audit.api import audit
-from staleness_parsers.trl.replay import Batch, Queue, Shape, deliveries, micro_batches, spans
 
 STAMP = "2026-11-29 15:00:{:02d},000 INFO trl: [RANK 0] "
 SYNC = ("Weight sync: pausing vLLM...", "Weight sync: transferring weights...", "Weight sync: done. Total 0.0s")
@@ -63,12 +63,8 @@ def database(path: Path, configs: list[Any], metrics: list[Any], traces: list[An
     path.parent.mkdir(parents=True, exist_ok=True)
     base = sqlite3.connect(path)
     base.execute("CREATE TABLE configs (id INTEGER PRIMARY KEY, run_id TEXT, run_name TEXT, config TEXT)")
-    base.execute(
-        "CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id TEXT, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT)"
-    )
-    base.execute(
-        "CREATE TABLE traces (id TEXT, run_id TEXT, timestamp TEXT, run_name TEXT, step INTEGER, key TEXT, trace_index INTEGER, metadata TEXT)"
-    )
+    base.execute("CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id, timestamp, run_name, step, metrics)")
+    base.execute("CREATE TABLE traces (id TEXT, run_id, timestamp, run_name, step, key, trace_index, metadata)")
     base.executemany(
         "INSERT INTO configs VALUES (?, ?, ?, ?)", [(*row[:3], json.dumps(row[3]).encode()) for row in configs]
     )

@@ -52,7 +52,7 @@ class Plan:
 
 
 class Sim:
-    """One launch. ``start``: the step it resumes after; ``label``: the trainer's version before the sync at train begin."""
+    """One launch. ``start``: the step it resumes after; ``label``: the trainer's version before its first sync."""
 
     def __init__(self, plan: Plan, start: int = 0, label: int = 0, launch: int = 0, at: float = 0.0) -> None:
         self.plan, self.start, self.launch, self.now = plan, start, launch, at
@@ -141,9 +141,7 @@ class Sim:
                 continue
             length = row.prompt + len(row.tokens)
             if 0 < self.plan.budget < length:
-                self.say(
-                    f"Dropping a rollout sample of {length} tokens that exceeds token_budget={self.plan.budget}. Raise it."
-                )
+                self.say(f"Dropping a rollout sample of {length} tokens that exceeds token_budget={self.plan.budget}.")
                 row.fate, self.oversize = "dropped", self.oversize + 1
                 continue
             self.pulled.append(lag)
@@ -282,7 +280,7 @@ def write_trackio(path: Path, launches: list[Sim]) -> None:
     path.parent.mkdir(parents=True)
     base = sqlite3.connect(path)
     base.executescript(
-        "CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id TEXT, timestamp TEXT, run_name TEXT, step INTEGER, metrics TEXT, log_id TEXT);"
+        "CREATE TABLE metrics (id INTEGER PRIMARY KEY, run_id, timestamp, run_name, step, metrics, log_id);"
         "CREATE TABLE configs (id INTEGER PRIMARY KEY, run_id TEXT, run_name TEXT, config TEXT, created_at TEXT);"
         "CREATE TABLE traces (id TEXT PRIMARY KEY, run_id TEXT, timestamp TEXT, run_name TEXT, step INTEGER, key TEXT,"
         " trace_index INTEGER, messages TEXT, metadata TEXT, log_id TEXT);"

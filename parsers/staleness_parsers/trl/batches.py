@@ -30,6 +30,7 @@ def shape_of(launch: Launch, settings: Settings) -> Shape:
     """Return how a launch consumes rows; in fixed-count mode the metrics tell how many processes there were."""
     per_step = None
     if settings.budget is False:
+        per_step = settings.samples
         means = {record.values[SAMPLES].value for record in launch.records.values() if SAMPLES in record.values}
         exact = {round(mean) for mean in means if mean is not None}
         if len(exact) == 1 and all(abs(mean - round(mean)) < 1e-3 for mean in means if mean is not None):
@@ -48,25 +49,27 @@ def window(settings: Settings, launch: Launch) -> int | None:
     return min((gap for gap in gaps if gap > 0), default=None)
 
 
-def chunks(launch: Launch, shape: Shape, per_record: int | None) -> Iterator[Chunk]:
+def chunks(launch: Launch, shape: Shape, settings: Settings, per_record: int | None) -> Iterator[Chunk]:
     """Yield what the records say, in order, and what they leave open between and after them."""
+    # Each process has a row in each micro-batch, or as many as one of fixed count has.
+    least = (shape.micro or 1) * ((settings.size or 1) if settings.budget is False else 1)
     previous = launch.start
     for step in sorted(step for step, record in launch.records.items() if record.trains and step > launch.start):
         record = launch.records[step]
         begin = previous
         if per_record and step - previous > per_record and previous > launch.start:
             begin = step - per_record
-            yield from _unknown(shape, previous + 1, begin)
+            yield from _unknown(shape, previous + 1, begin, least)
         # After a resume it may be open how many steps the first record sums over.
         most = step - (launch.start_lo if begin == launch.start else begin)
         rows, tokens = _sum(record, SAMPLES, step - begin, most), _sum(record, TOKENS, step - begin, most)
         if rows is None:
-            yield from _unknown(shape, begin + 1, step)
+            yield from _unknown(shape, begin + 1, step, least)
         else:
             place = record.values[SAMPLES]
             yield Chunk(begin + 1, step, rows, tokens or (rows[0], None), place)
         previous = step
-    yield from _unknown(shape, previous + 1, launch.last)
+    yield from _unknown(shape, previous + 1, launch.last, least)
 
 
 def split(chunk: Chunk, shape: Shape, cuts: Iterable[int]) -> Iterator[Chunk]:
@@ -86,14 +89,14 @@ def split(chunk: Chunk, shape: Shape, cuts: Iterable[int]) -> Iterator[Chunk]:
     yield chunk
 
 
-def _unknown(shape: Shape, first: int, last: int) -> Iterator[Chunk]:
+def _unknown(shape: Shape, first: int, last: int, least: int) -> Iterator[Chunk]:
     """Yield steps of which no sum is known: in fixed-count mode the rows still are."""
     if shape.per_micro and shape.micro:
         rows = shape.per_micro * shape.micro
         for step in range(first, last + 1):
             yield Chunk(step, step, (rows, rows), (rows, None), None)
     elif first <= last:
-        yield Chunk(first, last, ((last - first + 1) * (shape.micro or 1), None), (0, None), None)
+        yield Chunk(first, last, ((last - first + 1) * least, None), ((last - first + 1) * least, None), None)
 
 
 def _sum(record: Record, name: str, least: int, most: int) -> tuple[int, int] | None:

@@ -101,21 +101,50 @@ def _one_run(
 
 
 def _infer(settings: Settings, found: Sequence[Launch]) -> Settings:
-    """Without a configuration the records still show how often weights were published, one step each."""
-    if settings.sync_every is not None:
-        return settings
+    """Without a configuration the records still tell G, and the syncs W: by the log, or by records of one step each."""
+    micro = {
+        round(value)
+        for launch in found
+        for record in launch.records.values()
+        if (value := record.get("batch/microbatches_per_step")) is not None
+    }
+    if settings.micro is None and len(micro) == 1 and min(micro) > 0:
+        settings = replace(settings, micro=micro.pop())
     for launch in found:
-        steps = sorted(step for step, record in launch.records.items() if record.trains)
-        if len(steps) < 2 or steps != list(range(launch.start + 1, launch.start + 1 + len(steps))):
-            continue
-        names = ("perf/weight_sync_s", "weight_sync_time_s")
-        published = {step for step in steps[1:] if any(name in launch.records[step].values for name in names)}
-        fitting = [
-            every for every in range(1, len(steps)) if {step for step in steps[1:] if step % every == 0} == published
-        ]
-        if published and len(fitting) == 1:
-            return replace(settings, sync_every=fitting[0])
+        if settings.sync_every is None:
+            settings = replace(settings, sync_every=_by_console(launch) or _by_records(launch))
     return settings
+
+
+def _by_console(launch: Launch) -> int | None:
+    """Return the W under which every record follows as many syncs as it should: one first, then one per W steps."""
+    for segment in launch.consoles:
+        counts: list[tuple[int, int]] = []
+        syncs = 0
+        for row in segment.events:
+            syncs += row["kind"] == "transferring"
+            if row["kind"] == "record" and row["number"]:
+                counts.append((row["number"], syncs))
+        fitting = [
+            every
+            for every in range(1, launch.last + 1)
+            if all(syncs == step // every - launch.start // every + 1 for step, syncs in counts)
+        ]
+        if counts and len(fitting) == 1:
+            return fitting[0]
+    return None
+
+
+def _by_records(launch: Launch) -> int | None:
+    steps = sorted(step for step, record in launch.records.items() if record.trains)
+    if len(steps) < 2 or steps != list(range(launch.start + 1, launch.start + 1 + len(steps))):
+        return None
+    names = ("perf/weight_sync_s", "weight_sync_time_s")
+    published = {step for step in steps[1:] if any(name in launch.records[step].values for name in names)}
+    fitting = [
+        every for every in range(1, len(steps)) if {step for step in steps[1:] if step % every == 0} == published
+    ]
+    return fitting[0] if published and len(fitting) == 1 else None
 
 
 def _more_than_group(traces: Sequence[Row], settings: Settings) -> bool:
@@ -165,7 +194,7 @@ def _note(settings: Settings, found: Sequence[Launch], damaged: Sequence[Row], s
 def _write_launch(rows: Rows, told: Teller, sink: Sink) -> None:
     write.write_steps(rows, told)
     write.write_unlogged(rows, told)
-    whole = batches.chunks(told.launch, told.shape, told.per_record)
+    whole = batches.chunks(told.launch, told.shape, told.settings, told.per_record)
     found = [part for chunk in whole for part in batches.split(chunk, told.shape, told.cuts)]
     if told.replay is not None and told.replay.per_micro:
         told.shape = replace(told.shape, per_micro=told.replay.per_micro)

@@ -34,8 +34,8 @@ SHOWN: Final = (
 class Settings:
     """The arguments that matter; None = no file states it.
 
-    ``budget``: micro-batches are filled up to a token budget (False = a fixed count of rows). ``told``: some file holds
-    the training arguments as such.
+    ``budget``: micro-batches are filled up to a token budget (False = a fixed count of rows). ``samples``: rows per
+    step of all processes, as the log has it. ``told``: some file holds the training arguments as such.
     """
 
     bound: int | None = None
@@ -48,6 +48,7 @@ class Settings:
     logging: int | None = None
     saves: int | None = None
     max_steps: int | None = None
+    samples: int | None = None
     told: bool = False
     new: bool | None = None
     shown: Mapping[str, Any] = field(default_factory=dict)
@@ -61,11 +62,14 @@ def settings_from(documents: Sequence[tuple[str, Mapping[str, Any]]], log: Itera
             merged.setdefault(key, value)
     told = "max_staleness" in merged and "weight_sync_steps" in merged
     bound, generations = whole(merged.get("max_staleness")), whole(merged.get("num_generations"))
+    samples: int | None = None
     for row in log:
         if bound is None and row["kind"] == "drop":
             bound = row["count"]
         if bound is None and row["kind"] == "derived":
             bound = row["number"]
+        if row["kind"] == "derived":
+            samples = row["count"]
         if generations is None and row["kind"] == "worker":
             generations = row["number"]
     tokens = whole(merged.get("token_budget"))
@@ -82,6 +86,7 @@ def settings_from(documents: Sequence[tuple[str, Mapping[str, Any]]], log: Itera
         logging=logging if logging is not None and logging >= 1 else None,
         saves=_positive(merged.get("save_steps")),
         max_steps=_positive(merged.get("max_steps")),
+        samples=_positive(samples),
         told=told,
         new="weight_sync_timeout" in merged if told else None,
         shown={key: merged[key] for key in SHOWN if key in merged},

@@ -348,7 +348,8 @@ def write_drops(rows: Rows, told: Teller) -> int:
             _write_drop(rows, told, _Dropped((low, high), staleness, len(members), row, told.time(row["ts"])))
         return len(story.drops)
     logged = [step for step, record in launch.records.items() if batches.SAMPLES in record.values]
-    told.drops_known = max(logged, default=0) == launch.last and (launch.ends or told.per_record == 1)
+    over = launch.ends or told.per_record == 1 or launch.last == told.settings.max_steps
+    told.drops_known = over and max(logged, default=0) == launch.last
     previous = launch.start
     for step in sorted(step for step, record in launch.records.items() if record.trains):
         record = launch.records[step]
