@@ -46,6 +46,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     per_step = per_step_rows(classes, limit, rebuilt, openings)
     trajectories, tokens = trajectory_fates(classes, openings, per_step), token_fates(classes, openings, per_step)
     check_conservation(tokens, openings, diagnostics)
+    stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
     exit_code = gate.exit_code(verdict, violations[gate.count] if limit is not None else None)
@@ -63,7 +64,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "gate": {"count": gate.count, "max_violations": gate.max_violations, "exit": exit_code, "exit_zero": gate.exit_zero},
         "guarantee": _guarantee(facts, limit),
         "coverage": coverage(classes),
-        "staleness": staleness(classes, openings, facts),
+        "staleness": stale,
         "violations": {
             **{unit: json_or_null(violations[unit], limit) for unit in ("tokens", "trajectories", "groups")},
             "steps": violating_steps(per_step) if limit is not None else None,

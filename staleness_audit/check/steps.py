@@ -78,7 +78,26 @@ def per_step_rows(
                 "started": started.isoformat() if started else None,
             },
         }
+    _spread(classes.steps, result)
     return result
+
+
+def _spread(steps: Rows, entries: dict[tuple[int, int], dict[str, Any]]) -> None:
+    """Show what is only known of several steps together as possible in each of them; totals are not touched.
+
+    An average over nothing is nothing, so with its lower end at 0 it stays within the largest value.
+    """
+    for step in steps:
+        key = (step["attempt"], step["step"])
+        if step["first_step"] is None or step["first_step"] >= step["step"] or key not in entries:
+            continue
+        whole = dict(entries[key]["shown"])
+        for number in range(step["first_step"], step["step"] + 1):
+            if entry := entries.get((step["attempt"], number)):
+                shown = entry["shown"]
+                for name in ("trajectories", "tokens", "violations", "max", "mean"):
+                    if whole[name] is not None:
+                        shown[name] = Interval(0, whole["max" if name == "mean" else name].hi)
 
 
 def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
