@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 from pathlib import Path
 
 import pytest
+from nemo_rl_run import events
 from roll_run import Run, Span, batch_pickle, call, config, dump, export, log, prompt, step
 
 TRACES = "otlp/traces/traces.jsonl"
@@ -421,3 +423,46 @@ class TestDamage:
         run["console.log"] = "nothing of ROLL\n"
         with pytest.raises(Exception, match="framework"):
             run()
+
+
+def test_tensorboard_and_board_files(run: Run) -> None:
+    """Scalars prove steps and pushes; the boards' masks count the response tokens of a step, in no order."""
+    points = [
+        (name, number, 1.0, 0.0) for number in range(2) for name in ("time/step_model_update", "system/batch_size")
+    ]
+    points += [("time/actor_train/model_update/total", number, 1.0, 0.0) for number in range(2)]
+    run["tb/toy/20261129-153528/events.out.tfevents.1.host"] = events(points)
+    used = [("math_rule/actor/samples_used", 1), ("math_rule/actor/samples_total", 1)]
+    run["console.log"] = config() + "".join(
+        log("metrics_tag: " + json.dumps({"step": number, "metrics": dict(used)}), number) for number in range(2)
+    )
+    for number in range(2):
+        row = {"step": number, "new_response_mask": [0, 1, 1, number], "prompt": "a\u2028b"}
+        run[f"board/data_20261129_153528_00{number}.jsonl"] = json.dumps(row, ensure_ascii=False) + "\n"
+    audited = run()
+    assert audited.steps == audited.trained == (2, 2)
+    assert audited["tokens"]["trained"] == {"lo": 5, "hi": 5}
+    run["board/data_20261129_153528_001.jsonl"] = '{"new_response_mask": 3}\n'
+    audited = run()
+    assert "bad-board" in audited.codes
+    assert audited.trained == (2, 2)
+
+
+def test_another_collectors_numbers(run: Run) -> None:
+    """Times and counts as numbers, ids in base64, an exception's status as 2: step 1 failed and trained nothing."""
+    run["console.log"] = config()
+    lines = []
+    for line in traces(2, story()[:-3]).splitlines():
+        whole = json.loads(line)
+        for part in whole["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+            for key in ("startTimeUnixNano", "endTimeUnixNano"):
+                part[key] = int(part[key])
+            for key in {"spanId", "parentSpanId"} & set(part):
+                part[key] = base64.b64encode(part[key].encode()).decode()
+            if part["spanId"] in {base64.b64encode(name).decode() for name in (b"train1", b"step1")}:
+                part["status"] = {"message": "OutOfMemoryError", "code": 2}
+        lines.append(json.dumps(whole))
+    run[TRACES] = "\n".join(lines) + "\n"
+    audited = run()
+    assert audited.steps == audited.trained == (1, 1)
+    assert audited["run"]["health"]["state"] == "crashed"
