@@ -104,9 +104,9 @@ class Agents:
         self._life(one.span, one.key, attempt)
         deleting = self._deleting(one.step)
         cells: dict[str, Any] = {"loss_tokens_lo": 0} if deleting or self._masks(one.step) else {}
-        evidence = "inferred" if deleting else "recorded"
+        cells["evidence"] = "inferred" if deleting else "recorded"
         self.rows.add(
-            "uses", one.place, trajectory_id=one.key, attempt=attempt, step=one.step, evidence=evidence, **cells
+            "uses", one.place, trajectory_id=one.key, attempt=attempt, step=one.step, member=not deleting, **cells
         )
         for kind, reason, when in unused(known, [(attempt, one.step)], self.completed):
             self.rows.add(
@@ -138,7 +138,8 @@ class Agents:
             options = [*options, ("pending", None, None)]
             for step in known.time.steps:
                 if step.attempt == attempt and step.step not in known.rows and (step.end or 0) >= row["end"]:
-                    self.rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step.step, evidence="inferred")
+                    use = {"trajectory_id": key, "attempt": attempt, "step": step.step}
+                    self.rows.add("uses", row, **use, member=False, evidence="inferred")
         evidence = "derived" if len(options) == 1 else "inferred"
         for kind, reason, when in dict.fromkeys(options):
             if options == [("pending", None, None)]:

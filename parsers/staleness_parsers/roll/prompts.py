@@ -170,7 +170,8 @@ class Prompts:
         for attempt, step, sure in uses:
             cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
             evidence = "derived" if sure else "inferred"
-            rows.add("uses", prompt.place, trajectory_id=key, attempt=attempt, step=step, evidence=evidence, **cells)
+            use = {"trajectory_id": key, "attempt": attempt, "step": step, "member": sure}
+            rows.add("uses", prompt.place, **use, evidence=evidence, **cells)
         taken_by = [(attempt, step) for attempt, step, sure in uses if sure]
         if taken_by:
             options = unused(known, taken_by, self.completed)

@@ -202,6 +202,10 @@ def _write_chunk(rows: Rows, told: Teller, chunk: Chunk, parts: Sequence[Span]) 
             multiplicity_lo=min(least, 1) if told.forked else least,
             multiplicity_hi=most,
         )
+        if part.group is not None:
+            # One group of the queue, however many of its rows are told apart.
+            group = f"{told.name}/q{part.group}"
+            rows.add("groups", place, group_id=group, multiplicity_lo=1, multiplicity_hi=1)
         rows.add(
             "spans",
             place,
