@@ -298,6 +298,7 @@ def _count_from_metrics(model: V1, step: Step, seen: int) -> None:
     ``data.train_batch_size`` groups have a row each at least; what n says is no proof (guide pitfall 10).
     """
     record, settings = step.record, model.settings
+    step.count_hi = None
     batch = settings.count(
         "actor_rollout_ref.actor.ppo_mini_batch_size" if model.scale > 1 else "data.train_batch_size"
     )
