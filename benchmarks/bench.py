@@ -2,7 +2,7 @@
 
     python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
 
-Every command runs as its own process, alternating with those it is compared with; the fastest of the repetitions counts.
+Every command runs as its own process, alternating with those it is compared with; the fastest repetition counts.
 Memory is the peak resident set of the process. Logs are generated once into ``benchmarks/data`` (ignored by git).
 """
 
@@ -113,24 +113,58 @@ def main() -> None:
     table = [
         "| what (seconds, ours : other) | ours | other | ratio | aim | met |",
         "|---|---|---|---|---|---|",
-        row("(a) cold audit : DuckDB counting every column", cold.wall, touch.wall, "<= 6", cold.wall <= 6 * touch.wall),
-        row("(a) cold audit : json and dicts, two figures only", cold.wall, plain.wall, "<= 0.5", cold.wall <= plain.wall / 2),
-        row("(b) audit with another bound : the first audit", again.wall, cold.wall, "<= 0.2", again.wall <= 0.2 * cold.wall),
-        row("(c) peak MiB at twice the size : at the size", twice.memory, cold.memory, "< 1.2", twice.memory < 1.2 * cold.memory),
-        row("(d) reading version lists : json and min() of each", reading.wall, smallest.wall, "<= 0.67", reading.wall <= smallest.wall / 1.5),
-        row("(d) reading version lists : DuckDB sum(len())", reading.wall, lengths.wall, "<= 1.43", reading.wall <= lengths.wall / 0.7),
+        row(
+            "(a) cold audit : DuckDB counting every column", cold.wall, touch.wall, "<= 6", cold.wall <= 6 * touch.wall
+        ),
+        row(
+            "(a) cold audit : json and dicts, two figures only",
+            cold.wall,
+            plain.wall,
+            "<= 0.5",
+            cold.wall <= plain.wall / 2,
+        ),
+        row(
+            "(b) audit with another bound : the first audit",
+            again.wall,
+            cold.wall,
+            "<= 0.2",
+            again.wall <= 0.2 * cold.wall,
+        ),
+        row(
+            "(c) peak MiB at twice the size : at the size",
+            twice.memory,
+            cold.memory,
+            "< 1.2",
+            twice.memory < 1.2 * cold.memory,
+        ),
+        row(
+            "(d) reading version lists : json and min() of each",
+            reading.wall,
+            smallest.wall,
+            "<= 0.67",
+            reading.wall <= smallest.wall / 1.5,
+        ),
+        row(
+            "(d) reading version lists : DuckDB sum(len())",
+            reading.wall,
+            lengths.wall,
+            "<= 1.43",
+            reading.wall <= lengths.wall / 0.7,
+        ),
         row("(d) whole audit of version lists : json and min()", whole.wall, smallest.wall, "-", True),
     ]
     lines = [
         "# Benchmark results",
         "",
-        f"{options.trajectories:,} trajectories of 3 spans ({log.stat().st_size / 1e6:.0f} MB of JSON lines); {options.tokens:,} tokens listed "
-        f"one version each ({lists.stat().st_size / 1e6:.0f} MB). Fastest of {options.repeat}; {os.cpu_count()} cores, "
+        f"{options.trajectories:,} trajectories of 3 spans ({log.stat().st_size / 1e6:.0f} MB of JSON lines); "
+        f"{options.tokens:,} tokens listed one version each ({lists.stat().st_size / 1e6:.0f} MB). "
+        f"Fastest of {options.repeat}; {os.cpu_count()} cores, "
         f"Python {platform.python_version()}. Made by `make bench`.",
         "",
         *table,
         "",
-        f"(c) peak memory of the cold audit: {gib:.2f} GiB (aim <= 1.5 GiB); CPU of the cold audit {cold.cpu:.1f} s, of the json script {plain.cpu:.1f} s.",
+        f"(c) peak memory of the cold audit: {gib:.2f} GiB (aim <= 1.5 GiB); CPU of the cold audit {cold.cpu:.1f} s, "
+        f"of the json script {plain.cpu:.1f} s.",
         "",
     ]
     (HERE / "RESULTS.md").write_text("\n".join(lines))

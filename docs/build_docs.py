@@ -6,6 +6,7 @@ A generated part stands between `<!-- generated: WHAT -->` and `<!-- end -->`, w
     help [COMMAND]   `staleness-audit COMMAND --help`
     file PATH        the contents of a file of the repository
     tables | products | kinds | reported | frameworks | modes | losses      from the code and the parsers' cards
+    samples          the recorded cases and what is true of them
 
 Commands run in a scratch folder that holds a copy of `sample_traces`, so that nothing is left in the repository.
 """
@@ -13,6 +14,7 @@ Commands run in a scratch folder that holds a copy of `sample_traces`, so that n
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -39,7 +41,8 @@ BLOCK = re.compile(r"(<!-- generated: (?P<what>[^\n]*?) -->\n)(?P<body>.*?)(<!--
 
 def documents() -> list[Path]:
     """All Markdown files whose parts are generated and whose examples are run."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "sample_traces" / "README.md"]
+    return [*pages, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 # ------------------------------------------------------------------------------------------------- running commands
@@ -131,7 +134,9 @@ def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
 
 
 def _type(arrow: pa.DataType) -> str:
-    return "string" if pa.types.is_dictionary(arrow) else str(arrow).replace("timestamp[us, tz=UTC]", "timestamp[us, UTC]")
+    return (
+        "string" if pa.types.is_dictionary(arrow) else str(arrow).replace("timestamp[us, tz=UTC]", "timestamp[us, UTC]")
+    )
 
 
 def _tables(_: str) -> str:
@@ -176,7 +181,9 @@ def _frameworks(_: str) -> str:
     rows: list[tuple[object, ...]] = []
     for name, parser in plugins.parsers().items():
         keys = dict.fromkeys(mode.bound_key for mode in parser.card.modes if mode.bound_key)
-        rows.append((f"`{name}`", parser.card.title, parser.card.unit, ", ".join(f"`{key}`" for key in keys) or "states none"))
+        rows.append(
+            (f"`{name}`", parser.card.title, parser.card.unit, ", ".join(f"`{key}`" for key in keys) or "states none")
+        )
     return _table(("name", "format", "one version is", "bound"), rows)
 
 
@@ -185,7 +192,17 @@ def _modes(_: str) -> str:
     for name, parser in plugins.parsers().items():
         card = parser.card
         strict = {True: "yes", False: "no", None: "not known"}
-        modes = [(mode.name, f"`{mode.bound_key}`" if mode.bound_key else "-", mode.conversion, strict[mode.strict], mode.limit, mode.reason) for mode in card.modes]
+        modes = [
+            (
+                mode.name,
+                f"`{mode.bound_key}`" if mode.bound_key else "-",
+                mode.conversion,
+                strict[mode.strict],
+                mode.limit,
+                mode.reason,
+            )
+            for mode in card.modes
+        ]
         artifacts = [(f"`{artifact.path}`", artifact.switch, artifact.proves) for artifact in card.artifacts]
         parts.append(
             f"## `{name}`: {card.title}\n\nOne version is one of: {card.unit}.\n\n"
@@ -198,7 +215,22 @@ def _modes(_: str) -> str:
 
 
 def _losses(_: str) -> str:
-    return _table(("format", "what betrays a loss, and what nothing does"), [(f"`{name}`", parser.card.betrays) for name, parser in plugins.parsers().items()])
+    return _table(
+        ("format", "what betrays a loss, and what nothing does"),
+        [(f"`{name}`", parser.card.betrays) for name, parser in plugins.parsers().items()],
+    )
+
+
+def _samples(_: str) -> str:
+    figures = ("steps", "trained_trajectories", "trained_tokens", "max_staleness", "violating_trajectories")
+    rows: list[tuple[object, ...]] = []
+    for path in sorted((ROOT / "sample_traces").glob("*/*/expected.json")):
+        case = json.loads(path.read_text(encoding="utf-8"))
+        name = f"`{path.parent.relative_to(ROOT / 'sample_traces')}`"
+        truths = (case["truth"].get(figure, "") for figure in (*figures, "violating_tokens"))
+        rows.append((name, " ".join(case["argv"]), " or ".join(case["verdict"]), *truths))
+    head = ("case", "arguments", "verdict", "steps", "trained", "tokens", "largest staleness")
+    return _table((*head, "violating trajectories", "violating tokens"), rows)
 
 
 GENERATORS: dict[str, Callable[[str], str]] = {
@@ -212,6 +244,7 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "frameworks": _frameworks,
     "modes": _modes,
     "losses": _losses,
+    "samples": _samples,
 }
 
 

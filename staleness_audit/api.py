@@ -12,7 +12,8 @@ import duckdb
 import polars as pl
 
 from staleness_audit import plugins
-from staleness_audit.check.checker import Gate, check
+from staleness_audit.check.checker import check
+from staleness_audit.check.gate import Gate
 from staleness_audit.check.story import Story, tell
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError

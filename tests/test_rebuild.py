@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from oracle.logs import Line, closed, dump
 
+from staleness_audit import rebuild as rebuilding
 from staleness_audit.api import AuditResult, audit
+from staleness_audit.check.health import health as judge
+from staleness_audit.tables import SCHEMAS
 
 
 def span(name: str, tokens: int, version: int, **more: Any) -> Line:
@@ -90,6 +95,33 @@ class TestFates:
         assert data["tokens"]["generated"] == exact(0)
         assert data["trajectories"]["trained"] == exact(1)
         assert data["diagnostics"]["items"] == []
+
+
+class TestTimes:
+    def test_who_never_finished_never_waits_for_the_trainer(self, audited: Audit) -> None:
+        # Between 10 and 20: a is made until 14 and waits until 18; b is made all the time and never waits.
+        data = audited(
+            closed(
+                tell("admitted", "a", ts=8),
+                span("a", 1, 0, ts=14),
+                tell("finished", "a", ts=14),
+                tell("admitted", "b", ts=9),
+                step(1, 0, started=10, ended=12),
+                trained("a", 2, ts=18),
+                step(2, 0, started=18, ended=20),
+            ),
+            bound=1,
+        ).data["throughput"]
+        assert data["wall_s"] == 10
+        assert data["mean_in_flight"] == pytest.approx((4 + 10) / 10)
+        assert data["mean_queued"] == pytest.approx(4 / 10)
+        assert data["trainer_busy"] == pytest.approx(4 / 10)
+
+    def test_without_a_time_for_the_end_of_generation_nothing_is_said_of_the_queue(self, audited: Audit) -> None:
+        data = audited(
+            closed(tell("admitted", "a", ts=8), trained("a", 1), step(1, 0, started=10, ended=12)), bound=1
+        ).data["throughput"]
+        assert data["mean_queued"] is None
 
 
 class TestVerdict:
@@ -174,6 +206,101 @@ class TestSteps:
         assert audited(closed(*lines), bound=1).data["run"]["steps"] == {"lo": 1, "hi": 3}
 
 
+class TestMissingUses:
+    def test_a_missing_trajectory_may_have_any_number_of_tokens(self, audited: Audit) -> None:
+        # The step trained 2 trajectories, 1 is identified: the other's tokens are not told.
+        data = audited(closed(span("a", 3, 0), trained("a", 1), step(1, 1, trajectories=2)), bound=1).data
+        assert data["tokens"]["trained"] == {"lo": 3, "hi": None}
+
+
+class TestLengthBias:
+    LIVES = (
+        *(line for n in range(1, 10) for line in (span(f"short{n}", 10, 0), tell("finished", f"short{n}"))),
+        *(trained(f"short{n}", 1) for n in range(1, 10)),
+        tell("finished", "long"),
+        tell("dropped", "long", reason="stale", step=1),
+        step(1, 0),
+    )
+
+    def test_dropping_the_longest_shows(self, audited: Audit) -> None:
+        # Nine of 10 tokens are trained, the one of 110 is not: 10 against a mean of 20, and none of the longest tenth.
+        data = audited(closed(span("long", 110, 0), *self.LIVES), bound=1).data
+        assert data["waste"]["length_bias"] == {
+            "mean_ratio": pytest.approx(0.5),
+            "ks": pytest.approx(0.1),
+            "longest_decile_trained_share": 0.0,
+        }
+
+    def test_a_length_that_is_not_known_leaves_all_of_it_open(self, audited: Audit) -> None:
+        vague = {"kind": "span", "trajectory_id": "long", "tokens_lo": 10, "version": 0}
+        data = audited(closed(vague, *self.LIVES), bound=1).data
+        assert set(data["waste"]["length_bias"].values()) == {None}
+
+
+class TestHeads:
+    """Each SQL file says what it yields; this is what it yields."""
+
+    def test_every_column_is_documented_and_every_documented_column_exists(
+        self, audited: Audit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(rebuilding, "_last_used_by", lambda index: [])
+        made: dict[str, list[str]] = {}
+        genuine = rebuilding.Module.create
+
+        result = audited(closed(span("a", 1, 0), trained("a", 1), step(1, 0)), bound=1)
+        with result.rebuilt.dataset.connect() as connection:
+            rebuilding._prepare(connection, result.rebuilt.dataset, *rebuilding.STEP_RANGE)
+            for module in rebuilding.modules():
+                connection.execute(genuine(module))
+                made[module.product] = [row[0] for row in connection.execute(f"DESCRIBE {module.product}").fetchall()]
+        for module in rebuilding.modules():
+            documented = [name for name, _ in module.columns]
+            assert sorted(documented) == sorted(made[module.product]), module.product
+            assert len(set(documented)) == len(documented), module.product
+
+    def test_every_source_is_a_table_or_an_earlier_product(self) -> None:
+        known = {*SCHEMAS, "attempts", "facts"}
+        for module in rebuilding.modules():
+            assert set(module.sources) <= known, module.product
+            for other in rebuilding.modules():
+                reads = re.search(rf"\b(FROM|JOIN) {other.product}\b", module.sql) is not None
+                assert reads <= (other.product in module.sources), (module.product, other.product)
+            known.add(module.product)
+
+
+class TestHealth:
+    START = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def sign(self, kind: str, seconds: float, what: str = "") -> dict[str, Any]:
+        return {"kind": kind, "ts": (self.START + timedelta(seconds=seconds)).isoformat(), "what": what}
+
+    def health(self, *signs: dict[str, Any], last: float = 0) -> dict[str, Any]:
+        return judge(signs, [timedelta(seconds=10)] * 3, self.START + timedelta(seconds=last))
+
+    def test_markers_decide(self) -> None:
+        assert self.health(self.sign("progress", 1), self.sign("crashed", 2))["state"] == "crashed"
+        assert self.health(self.sign("crashed", 1), self.sign("finished", 2))["state"] == "finished"
+
+    def test_waiting_for_ten_median_steps_is_stuck(self) -> None:
+        signs = (
+            self.sign("progress", 0),
+            self.sign("waiting", 5, "waiting for a batch"),
+            self.sign("waiting", 100, "for r7"),
+        )
+        assert self.health(*signs) == {
+            "state": "stuck",
+            "since": self.START.isoformat(),
+            "waiting_for": "for r7",
+        }
+
+    def test_waiting_for_less_is_nothing(self) -> None:
+        assert self.health(self.sign("progress", 0), self.sign("waiting", 99))["state"] == "unknown"
+
+    def test_progress_after_the_wait_ends_it(self) -> None:
+        assert self.health(self.sign("waiting", 5), self.sign("progress", 200), last=500)["state"] == "unknown"
+
+    def test_nothing_is_said_of_logs_without_signs(self) -> None:
+        assert self.health(last=30)["state"] == "unknown"
 class TestStepsThatStateOnlySome:
     def test_a_number_of_trajectories_says_nothing_of_their_tokens(self, audited: Audit) -> None:
         # Two were trained and none is named: they may hold any number of tokens, of any version up to 1.

@@ -33,7 +33,9 @@ def test_the_comparison_notices_what_is_wrong(tmp_path: Path) -> None:
 
     assert told(verdict=["pass"]) == ["verdict fail, not ['pass']"]
     assert told(exit=[0, 3]) == ["exit code 1, not [0, 3]"]
-    assert told(truth={**true["truth"], "violating_tokens": 7}) == ["violating_tokens: the truth 7 is outside of 8 to 8"]
+    assert told(truth={**true["truth"], "violating_tokens": 7}) == [
+        "violating_tokens: the truth 7 is outside of 8 to 8"
+    ]
     histogram = {**true["truth"]["trajectory_histogram"], "9": 1}
     lie = {**true["truth"], "trajectory_histogram": histogram, "dropped_trajectories": 2}
     assert told(truth=lie) == [

@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 
+from staleness_parsers.events import PARSER
+
 from staleness_audit import plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import ingest
-from staleness_parsers.events import PARSER
 
 run = discover(Path(sys.argv[1]))
 dataset = ingest(run, plugins.choose(run, among={"events": PARSER}), Path(sys.argv[2]))

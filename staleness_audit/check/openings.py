@@ -33,7 +33,9 @@ class Openings:
 def read_openings(diagnostics: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> Openings:
     """Derive the openings from the diagnostics of parsing and rebuilding."""
     opened = {item["opens"] for item in diagnostics}
-    return Openings("training" in opened, "fates" in opened, frozenset(facts["unseen"]), bool(facts.get("undone", False)))
+    return Openings(
+        "training" in opened, "fates" in opened, frozenset(facts["unseen"]), bool(facts.get("undone", False))
+    )
 
 
 def read_diagnostics(rebuilt: Rebuilt) -> list[dict[str, Any]]:
@@ -44,4 +46,6 @@ def read_diagnostics(rebuilt: Rebuilt) -> list[dict[str, Any]]:
         message = finding["message"] if cases == 1 else f"{finding['message']} ({cases} cases)"
         items.append({**finding, "message": message})
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(items, key=lambda item: (order[item["severity"]], item["code"], item["source"] or "", item["line"] or 0))
+    return sorted(
+        items, key=lambda item: (order[item["severity"]], item["code"], item["source"] or "", item["line"] or 0)
+    )

@@ -1,9 +1,9 @@
 """Pickles read as data: a machine of the opcodes that containers, numbers and text need, and no others.
 
 The standard unpickler imports and calls what a file tells it to, and trusts its sizes. Here imports and calls are
-questions to the caller (``on_name``, ``on_call``, ``on_persistent``), who answers with values or raises; opcodes
-that build objects in other ways are refused. Memory stays proportional to the bytes of the file: nothing is
-allocated because a number in the file says so.
+questions to the caller (``on_name``, ``on_call``, ``on_persistent``, ``on_build``), who answers with values or
+raises; opcodes that build objects in other ways are refused. Memory stays proportional to the bytes of the file:
+nothing is allocated because a number in the file says so.
 
 Runs of numbers, the bulk of token and mask lists, are decoded a run at a time.
 """
@@ -68,12 +68,19 @@ def refuse_persistent(reference: object) -> object:
     raise BadPickle("its pickle refers to outside data")
 
 
+def drop_state(target: object, state: object) -> None:
+    """Drop the state of an opaque note, refuse to set that of anything else (the default)."""
+    if not isinstance(target, Opaque):
+        raise BadPickle("its pickle sets the state of an object, and was not obeyed")
+
+
 def read_pickle(
     data: bytes,
     on_name: Callable[[str, str], object] = refuse_name,
     on_call: Callable[[Any, Any], object] = refuse_call,
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
+    on_build: Callable[[Any, Any], object] = drop_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
 
@@ -81,7 +88,7 @@ def read_pickle(
         BadPickle: cut or malformed data, or an opcode that is not for data; also whatever the callbacks raise.
 
     """
-    machine = _Machine(data, start, on_name, on_call, on_persistent)
+    machine = _Machine(data, start, on_name, on_call, on_persistent, on_build)
     try:
         return machine.run()
     except (IndexError, KeyError, struct.error) as error:
@@ -100,13 +107,14 @@ class _Machine:
         on_name: Callable[[str, str], object],
         on_call: Callable[[Any, Any], object],
         on_persistent: Callable[[Any], object],
+        on_build: Callable[[Any, Any], None],
     ) -> None:
         self.data = data
         self.at = start
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.on_name, self.on_call, self.on_persistent = on_name, on_call, on_persistent
+        self.on_name, self.on_call, self.on_persistent, self.on_build = on_name, on_call, on_persistent, on_build
 
     def run(self) -> Unpickled:
         data, stack, operations = self.data, self.stack, _OPERATIONS
@@ -163,7 +171,7 @@ class _Machine:
     def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def pop(self) -> Any:  # noqa: ANN401 - a pickle holds anything
+    def pop(self) -> Any:
         """Pop a value of the current frame; what lies below a MARK is out of reach."""
         if self.marks and len(self.stack) <= self.marks[-1]:
             raise BadPickle("its pickle is damaged (a value is missing)")
@@ -176,7 +184,7 @@ class _Machine:
         del self.stack[height:]
         return items
 
-    def top(self, kind: type) -> Any:  # noqa: ANN401 - a pickle holds anything
+    def top(self, kind: type) -> Any:
         """Return the topmost value, which must be a ``kind``."""
         if self.marks and len(self.stack) <= self.marks[-1]:
             raise BadPickle("its pickle is damaged (a value is missing)")
@@ -295,10 +303,9 @@ def _make(kind: str, arguments: object) -> object:
 
 
 def _build(m: _Machine) -> None:
-    """BUILD sets an object's state: only on opaque notes, where it is dropped."""
-    m.pop()
-    if not isinstance(m.stack[-1], Opaque):
-        raise BadPickle("its pickle sets the state of an object, and was not obeyed")
+    """BUILD sets an object's state: a question to the caller, who by default drops it."""
+    state = m.pop()
+    m.on_build(m.stack[-1], state)
 
 
 def _long(width: int) -> Callable[[_Machine], None]:

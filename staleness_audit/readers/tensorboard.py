@@ -77,7 +77,7 @@ def _decoder() -> Callable[[bytes], Any]:
     return decode
 
 
-def _number(value: Any) -> float | None:  # noqa: ANN401 - a protobuf message
+def _number(value: Any) -> float | None:
     """Return a scalar summary's number in its older or newer form; None for anything else."""
     kind = value.WhichOneof("value")
     if kind == "simple_value":

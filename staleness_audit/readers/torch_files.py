@@ -5,12 +5,16 @@ name is answered by a table of tensor constructors (which only note where the nu
 modules, by an ``Opaque`` note of the name; every other request is refused. Three layouts are read: the zip archive of
 today's torch, its older sequential layout, and a plain pickle.
 
+Where data sits inside objects of a framework's own classes, ``stubs=True`` keeps such an object as a ``Stub``: its
+class's name, the arguments and the state it was given, all as data, and still nothing is looked up, called or built.
+
 Tensors stay where they are until ``Tensor.flat`` or ``tolist`` asks for them, so that large ones (routed experts,
 images) cost nothing. All damage, hostility and excess ends in one exception, ``BadTorchFile``.
 """
 
 from __future__ import annotations
 
+import io
 import struct
 import tempfile
 import zipfile
@@ -23,7 +27,7 @@ from typing import IO, Any, BinaryIO, Final, TypeGuard
 import zstandard
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.readers.pickle_values import BadPickle, Opaque, Unpickled, read_pickle
+from staleness_audit.readers.pickle_values import BadPickle, Opaque, Unpickled, drop_state, read_pickle
 
 MAX_PICKLE_BYTES: Final = 4 << 30
 MAX_TENSOR_BYTES: Final = 1 << 30
@@ -78,9 +82,21 @@ class _Dtype:
 
 @dataclass(frozen=True)
 class _Storage:
+    """A block of numbers; ``data`` holds those of a tensor that plain pickle wrote into itself, archive and all."""
+
     key: str
     dtype: str
     numel: int
+    data: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(eq=False)
+class Stub:
+    """An object the pickle wanted made of a class nobody here knows: ``name`` is ``module.class``, the rest is data."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    state: Any = None
 
 
 @dataclass(frozen=True)
@@ -129,7 +145,7 @@ class Tensor:
         picked = _pick(values, self.shape, self.stride, self.offset)
         return _bfloats(picked) if self.dtype == "bfloat16" else picked
 
-    def tolist(self) -> Any:  # noqa: ANN401 - a number or nested lists
+    def tolist(self) -> Any:
         """Elements nested by shape, like torch's ``tolist``."""
         flat = self.flat()
         if not self.shape:
@@ -162,8 +178,10 @@ def _pick(values: Sequence[Any] | memoryview, shape: tuple[int, ...], stride: tu
 
 
 @contextmanager
-def open_torch(run: RunFiles, source: str) -> Iterator[Any]:
+def open_torch(run: RunFiles, source: str, *, stubs: bool = False) -> Iterator[Any]:
     """Yield the value a file holds; its tensors can be read inside the ``with`` block only.
+
+    ``stubs``: keep objects of unknown classes as ``Stub`` instead of refusing the file.
 
     Raises:
         BadTorchFile: damage, a hostile pickle, or sizes beyond the limits.
@@ -171,17 +189,17 @@ def open_torch(run: RunFiles, source: str) -> Iterator[Any]:
 
     """
     with _seekable(run, source) as stream:
-        yield load(stream)
+        yield load(stream, stubs=stubs)
 
 
-def load(stream: BinaryIO | IO[bytes]) -> Any:  # noqa: ANN401 - a file holds anything
-    """Read the value of a seekable stream; tensors read from the same stream later."""
+def load(stream: BinaryIO | IO[bytes], *, stubs: bool = False) -> Any:
+    """Read the value of a seekable stream; tensors read from the same stream later (``stubs``: see ``open_torch``)."""
     try:
         start = stream.read(4)
         stream.seek(0)
         if not start:
             raise BadTorchFile("the file is empty")
-        return _load_zip(stream) if start == b"PK\x03\x04" else _load_sequence(stream)
+        return _load_zip(stream, stubs) if start == b"PK\x03\x04" else _load_sequence(stream, stubs)[0]
     except BadPickle as error:
         raise BadTorchFile(str(error)) from error
     except (OSError, EOFError, MemoryError) as error:
@@ -207,7 +225,7 @@ def _seekable(run: RunFiles, source: str) -> Iterator[IO[bytes]]:
             yield whole
 
 
-def _load_zip(stream: IO[bytes]) -> object:
+def _load_zip(stream: IO[bytes], stubs: bool) -> object:
     try:
         archive = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
@@ -223,10 +241,8 @@ def _load_zip(stream: IO[bytes]) -> object:
     def storage(wanted: _Storage) -> bytes:
         return _member(archive, f"{prefix}data/{wanted.key}", MAX_TENSOR_BYTES)
 
-    tensors = _Tensors(storage)
-    return read_pickle(
-        _member(archive, names[0], MAX_PICKLE_BYTES), tensors.name, tensors.call, tensors.persistent
-    ).value
+    tensors = _Tensors(storage, stubs)
+    return tensors.read_pickle(_member(archive, names[0], MAX_PICKLE_BYTES)).value
 
 
 def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
@@ -247,8 +263,11 @@ def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
     return data
 
 
-def _load_sequence(stream: IO[bytes]) -> object:
-    """Read torch's layout of before 2020 (five pickles, then raw storages), or a file that is one pickle."""
+def _load_sequence(stream: IO[bytes], stubs: bool) -> tuple[object, Callable[[_Storage], bytes]]:
+    """Read torch's layout of before 2020 (five pickles, then raw storages), or a file that is one pickle.
+
+    Returns the value, and what finds the bytes of a storage.
+    """
     data = stream.read(MAX_PICKLE_BYTES + 1)
     if len(data) > MAX_PICKLE_BYTES:
         raise BadTorchFile(f"a pickle is larger than {MAX_PICKLE_BYTES >> 20} MiB")
@@ -260,14 +279,14 @@ def _load_sequence(stream: IO[bytes]) -> object:
         start, end = places[wanted.key]
         return data[start:end]
 
-    tensors = _Tensors(storage)
+    tensors = _Tensors(storage, stubs)
 
     def following(at: int) -> Unpickled:
-        return read_pickle(data, tensors.name, tensors.call, tensors.persistent, at)
+        return tensors.read_pickle(data, at)
 
     first = following(0)
     if first.value != _LEGACY_MAGIC:
-        return first.value
+        return first.value, storage
     version = following(first.end)
     info = following(version.end)
     value = following(info.end)
@@ -281,15 +300,20 @@ def _load_sequence(stream: IO[bytes]) -> object:
             raise BadTorchFile("its storages are cut")
         places[key] = (at + 8, at + 8 + size)
         at += 8 + size
-    return value.value
+    return value.value, storage
 
 
 class _Tensors:
-    """What a torch pickle may name and call; nothing here does more than build a ``Tensor``."""
+    """What a torch pickle may name and call; nothing here does more than build a ``Tensor`` or a ``Stub``."""
 
-    def __init__(self, read: Callable[[_Storage], bytes]) -> None:
+    def __init__(self, read: Callable[[_Storage], bytes], stubs: bool = False) -> None:
         self._read = read
+        self._stubs = stubs
         self.dtypes: dict[str, str] = {}
+
+    def read_pickle(self, data: bytes, start: int = 0) -> Unpickled:
+        """Read one pickle, answering its questions."""
+        return read_pickle(data, self.name, self.call, self.persistent, start, self.build)
 
     def name(self, module: str, name: str) -> object:
         """Answer an import: a dtype, a constructor's name, or an opaque note; refuse everything else."""
@@ -297,7 +321,7 @@ class _Tensors:
             return _Dtype(_STORAGES[name])
         if module == "torch" and name in _CODES:
             return _Dtype(name)
-        if module.split(".", maxsplit=1)[0] in _OPAQUE_MODULES:
+        if self._stubs or module.split(".", maxsplit=1)[0] in _OPAQUE_MODULES:
             return Opaque(f"{module}.{name}")
         raise BadTorchFile(f"its pickle asks for {module}.{name}, which no dump needs, and was not obeyed")
 
@@ -320,7 +344,27 @@ class _Tensors:
             return self._tensor(target.name, arguments)
         if target.name == "torch._utils._rebuild_parameter" and arguments and isinstance(arguments[0], Tensor):
             return arguments[0]
-        return Opaque(f"{target.name}(...)")
+        return self._stub(target.name, arguments) if self._stubs else Opaque(f"{target.name}(...)")
+
+    def _stub(self, name: str, arguments: tuple[Any, ...]) -> object:
+        """Answer a call in the mode that keeps unknown objects as data."""
+        if name == "torch.storage._load_from_bytes" and len(arguments) == 1 and isinstance(arguments[0], bytes):
+            value, find = _load_sequence(io.BytesIO(arguments[0]), stubs=False)
+            if not isinstance(value, _Storage):
+                raise BadTorchFile("it holds a tensor's numbers in a way torch does not")
+            return _Storage(value.key, value.dtype, value.numel, find(value))
+        if name == "torch._tensor._rebuild_from_type_v2" and len(arguments) > 2:
+            return self.call(arguments[0], arguments[2])
+        if name == "collections.defaultdict":
+            return {}
+        return Stub(name, arguments)
+
+    def build(self, target: object, state: object) -> None:
+        """Keep the state of a stub; that of anything else is dropped or refused as by default."""
+        if isinstance(target, Stub):
+            target.state = state
+        elif not (self._stubs and isinstance(target, Tensor | dict)):
+            drop_state(target, state)
 
     def _tensor(self, kind: str, arguments: tuple[Any, ...]) -> Tensor:
         storage, offset, shape, stride = (*arguments, None, None, None, None)[:4]
@@ -331,7 +375,8 @@ class _Tensors:
         dtype = storage.dtype
         if kind.endswith("_v3") and len(arguments) > 6 and isinstance(arguments[6], _Dtype):
             dtype = arguments[6].name
-        return Tensor(dtype, shape, stride, offset, storage, self._read)
+        data = storage.data
+        return Tensor(dtype, shape, stride, offset, storage, self._read if data is None else lambda _: data)
 
     def persistent(self, reference: object) -> object:
         """Answer a persistent id: ``("storage", type, key, location, numel[, view])``."""

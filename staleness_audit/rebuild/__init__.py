@@ -22,8 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from staleness_audit.engine import create_view, literal
-from staleness_audit.ingest import Dataset
-
+from staleness_audit.ingest import Dataset, locked
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
 
@@ -59,11 +58,20 @@ def modules() -> tuple[Module, ...]:
 
 def _parse(text: str) -> Module:
     head = [line[3:] if line.startswith("-- ") else "" for line in text.splitlines() if line.startswith("--")]
-    fields = {key: value.strip() for line in head if (m := re.match(r"(Product|Grain|From|Publish|Kind): (.*)", line)) for key, value in [m.groups()]}
+    fields = {
+        key: value.strip()
+        for line in head
+        if (m := re.match(r"(Product|Grain|From|Publish|Kind): (.*)", line))
+        for key, value in [m.groups()]
+    }
     start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
     columns: list[tuple[str, str]] = []
     for line in head[start + 1 :]:
-        if not (entry := re.match(r"  (\w[\w, ]*?)(?:  +(\S.*))?$", line.split(" (", 1)[0] if "  " not in line.strip() else line)):
+        if not (
+            entry := re.match(
+                r"  (\w[\w, ]*?)(?:  +(\S.*))?$", line.split(" (", 1)[0] if "  " not in line.strip() else line
+            )
+        ):
             break
         columns += [(name.strip(), entry[2] or "") for name in entry[1].split(",")]
     sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
@@ -85,7 +93,11 @@ def _last_used_by(index: int) -> list[str]:
     views = {module.product: module.sources for module in known if module.view}
     last: dict[str, int] = {}
     for at, module in enumerate(known):
-        for source in (module.product, *module.sources, *(name for view in module.sources for name in views.get(view, ()))):
+        for source in (
+            module.product,
+            *module.sources,
+            *(name for view in module.sources for name in views.get(view, ())),
+        ):
             last[source] = at
     return [module.product for module in known if not (module.view or module.lens) and last[module.product] == index]
 
@@ -130,27 +142,37 @@ def rebuild(
     code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
     folder = dataset.folder / ".rebuilt" / f"{dataset.key}-{code}"
     rebuilt = Rebuilt(dataset, folder)
-    if folder.exists():
-        return rebuilt
+    if not folder.exists():
+        with locked(dataset.folder):
+            if not folder.exists():  # another process may have made it meanwhile
+                _run(dataset, folder, (first, last), progress)
+    return rebuilt
+
+
+def _run(
+    dataset: Dataset, folder: Path, steps: tuple[int, int], progress: Callable[[int, int, str], None] | None
+) -> None:
+    """Run all modules into ``folder``, which appears only when it is whole; drop what older tables left."""
     aside = folder.with_name(f".{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     with dataset.connect() as connection:
-        _prepare(connection, dataset, first, last)
+        _prepare(connection, dataset, *steps)
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
             connection.execute(module.create())
             if module.published and not module.lens:
                 target = literal(str(aside / f"{module.product}.parquet"))
-                connection.execute(f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
+                connection.execute(
+                    f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+                )
             for product in _last_used_by(index):
                 connection.execute(f"DROP TABLE {product}")
     for other in folder.parent.iterdir():
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
-    return rebuilt
 
 
 @contextmanager
@@ -175,7 +197,9 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
 def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
     """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
     connection.register("attempts", _attempts(dataset))
-    connection.register("facts", pa.table({name: [bool(dataset.facts.get(name, False))] for name in ("replay", "ascending")}))
+    connection.register(
+        "facts", pa.table({name: [bool(dataset.facts.get(name, False))] for name in ("replay", "ascending")})
+    )
     connection.execute(f"SET VARIABLE first_step = {int(first)}::BIGINT")
     connection.execute(f"SET VARIABLE last_step = {int(last)}::BIGINT")
 
@@ -187,7 +211,8 @@ def _attempts(dataset: Dataset) -> pa.Table:
         "attempt": [row["attempt"] for row in rows],
         "resumed_after": [row.get("resumed_after") for row in rows],
         "resumed_after_lo": [
-            row["resumed_after_lo"] if row.get("resumed_after_lo") is not None else row.get("resumed_after") for row in rows
+            row["resumed_after_lo"] if row.get("resumed_after_lo") is not None else row.get("resumed_after")
+            for row in rows
         ],
     }
     return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})

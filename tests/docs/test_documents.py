@@ -12,14 +12,21 @@ import build_docs
 import jsonschema
 import pytest
 
-FENCE = re.compile(r"(?:<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<fence>```+)(?P<language>\w+)\n(?P<body>.*?)^(?P=fence)$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(
+    r"(?:<!-- (?P<mark>[^\n]*?) -->\n)?^(?P<fence>```+)(?P<language>\w+)\n(?P<body>.*?)^(?P=fence)$",
+    re.DOTALL | re.MULTILINE,
+)
 DOCUMENTS = {str(path.relative_to(build_docs.ROOT)): path for path in build_docs.documents()}
 EXECUTED = {"bash", "python"}
 SHOWN = {"console", "text", "json", "jsonl", "toml", "yaml", "sql"}
 
 
 def generated() -> list[tuple[str, str]]:
-    return [(name, found["what"]) for name, path in DOCUMENTS.items() for found in build_docs.BLOCK.finditer(path.read_text())]
+    return [
+        (name, found["what"])
+        for name, path in DOCUMENTS.items()
+        for found in build_docs.BLOCK.finditer(path.read_text())
+    ]
 
 
 def examples(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -30,7 +37,9 @@ def examples(path: Path) -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("document", "what"), generated())
 def test_generated_parts_are_up_to_date(document: str, what: str) -> None:
-    bodies = [found["body"] for found in build_docs.BLOCK.finditer(DOCUMENTS[document].read_text()) if found["what"] == what]
+    bodies = [
+        found["body"] for found in build_docs.BLOCK.finditer(DOCUMENTS[document].read_text()) if found["what"] == what
+    ]
     fresh = build_docs.generate(what)
     assert all(body == fresh for body in bodies), f"{document}: run `make docs` to write {what!r} anew"
 
@@ -45,7 +54,9 @@ def test_examples_run(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with build_docs.workspace() as folder:
         monkeypatch.chdir(folder)
         for language, body, mark in examples(DOCUMENTS[document]):
-            assert language in EXECUTED | SHOWN, f"{document}: a block of {language} is neither run nor known to be shown only"
+            assert language in EXECUTED | SHOWN, (
+                f"{document}: a block of {language} is neither run nor known to be shown only"
+            )
             if mark.startswith("not run:") or language in SHOWN:
                 continue
             if language == "python":

@@ -1,7 +1,7 @@
 """Recorded cases: a folder with `run/` (what the framework left) and `expected.json` (what is known to be true of it).
 
-`expected.json` names the arguments of the audit, the verdicts and exit codes that are right, the `truth`, and which of it
-the logs determine (`exact`) or merely enclose (`bounds`, no wider than `width`).
+`expected.json` names the arguments of the audit, the verdicts and exit codes that are right, the `truth`, and which of
+it the logs determine (`exact`) or merely enclose (`bounds`, no wider than `width`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,9 @@ class Outcome:
 def run_audit(case: Path, tables: Path, argv: list[str] | None = None) -> Outcome:
     """Audit a case through the command line; `argv` replaces the arguments that the case names."""
     arguments = json.loads((case / "expected.json").read_text())["argv"] if argv is None else argv
-    result = CliRunner().invoke(app, ["audit", str(case / "run"), "--format", "json", "--tables", str(tables), *arguments])
+    result = CliRunner().invoke(
+        app, ["audit", str(case / "run"), "--format", "json", "--tables", str(tables), *arguments]
+    )
     assert result.stdout, f"no document (exit code {result.exit_code}): {result.stderr} {result.exception!r}"
     return Outcome(result.exit_code, json.loads(result.stdout))
 

@@ -102,7 +102,9 @@ def _histogram_escapes(path: str, got: list[dict[str, Any]], unit: str, value: d
     return found
 
 
-def _step_differences(rows: list[dict[str, Any]], truth: dict[Any, dict[str, Any]], wrong: Any, partial: bool = False) -> list[str]:
+def _step_differences(
+    rows: list[dict[str, Any]], truth: dict[Any, dict[str, Any]], wrong: Any, partial: bool = False
+) -> list[str]:
     found = []
     by_key = {(row["attempt"], row["step"]): row for row in rows}
     for key in sorted(set(by_key) ^ set(truth)):
@@ -132,7 +134,7 @@ def _unequal(got: Any, true: Any) -> bool:
 
 
 def _outside(got: Any, true: Any) -> bool:
-    """A truth of None (nothing trained) says nothing that an interval could contradict except by claiming a lower end."""
+    """A truth of None (nothing trained) can only be contradicted by an interval that claims a lower end."""
     if not isinstance(got, dict):
         return got is not None and _unequal(got, true)
     if true is None:

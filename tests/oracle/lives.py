@@ -21,7 +21,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Use:
-    """A trajectory in the batch of a step. ``loss``: mask of this use, one flag per token (None = that of the chunks)."""
+    """A trajectory in the batch of a step. ``loss``: its mask, one flag per token (None = that of the chunks)."""
 
     attempt: int
     step: int

@@ -77,7 +77,9 @@ def _use_loss(use: Use) -> Line:
     return {} if use.loss is None else {"loss_tokens": sum(use.loss)}
 
 
-def log_of(run: Run, writer: Callable[[str, Line], int] = lambda trajectory, line: 0, name: str = "a{attempt}w{writer}") -> Log:
+def log_of(
+    run: Run, writer: Callable[[str, Line], int] = lambda trajectory, line: 0, name: str = "a{attempt}w{writer}"
+) -> Log:
     """Deal the events of a run to writers (``writer(trajectory_id, line)`` is a number), number and close each file."""
     log: Log = {}
     for attempt in run.attempts:

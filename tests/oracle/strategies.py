@@ -20,7 +20,11 @@ def attempts(draw: Any) -> tuple[dict[int, int | None], list[Step]]:
     for attempt in range(draw(st.sampled_from((1, 1, 1, 2, 2, 3)))):
         if attempt:
             done = [step.step for step in steps if step.completed and not _rolled_back(after, step)]
-            after[attempt] = resumed = draw(st.sampled_from(sorted({first - 1, *done}))) if first else draw(st.sampled_from(sorted({0, *done})))
+            after[attempt] = resumed = (
+                draw(st.sampled_from(sorted({first - 1, *done})))
+                if first
+                else draw(st.sampled_from(sorted({0, *done})))
+            )
             kept = [step for step in steps if step.step <= resumed and not _rolled_back(after, step)]
             first = resumed + 1
             version = max((step.version for step in kept), default=0) + (1 if kept else 0)
@@ -31,7 +35,9 @@ def attempts(draw: Any) -> tuple[dict[int, int | None], list[Step]]:
             clock = started + draw(st.integers(1, 4))
             waited = draw(st.sampled_from((None, 0.5, 1.0)))
             steps.append(
-                Step(attempt, first + number, version, completed=not crashed, started=started, ended=clock, waited=waited)
+                Step(
+                    attempt, first + number, version, completed=not crashed, started=started, ended=clock, waited=waited
+                )
             )
             version += draw(st.sampled_from((0, 1, 1, 1, 2)))
         clock += 5
@@ -39,7 +45,9 @@ def attempts(draw: Any) -> tuple[dict[int, int | None], list[Step]]:
 
 
 def _rolled_back(after: dict[int, int | None], step: Step) -> bool:
-    return any(resumed is not None and number > step.attempt and step.step > resumed for number, resumed in after.items())
+    return any(
+        resumed is not None and number > step.attempt and step.step > resumed for number, resumed in after.items()
+    )
 
 
 @st.composite
@@ -97,7 +105,7 @@ def life(draw: Any, name: str, group: str | None, run: tuple[dict[int, int | Non
             own = [step for step in steps if step.attempt == attempt]
             if own:
                 step = draw(st.sampled_from(own)).step
-            elif reason in ("stale", "group"):
+            elif reason in ("stale", "group", "unknown"):
                 reason = "filtered"
         tell.append(Happening(plan, clock + 0.5, reason, step))
     uses = tuple(_masked(draw, use, parts) for use in uses)

@@ -1,11 +1,11 @@
 """The figures of the JSON document, token by token (DESIGN sections 2, 3 and 5), as a flat dictionary.
 
-Keys are paths of the document (``staleness.max``); values are exact: int, Fraction or None. Written from the design alone.
+Keys are paths of the document (``staleness.max``); values are exact: int, Fraction or None. Made from the design alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -64,6 +64,7 @@ def figures(run: Run, bound: int | None) -> dict[str, Any]:
     out |= _waste(run, lives, bound)
     out |= _steps(run, lives, bound)
     out |= _throughput(run, lives, bound, out)
+    out |= _length_bias(run, lives)
     return out
 
 
@@ -110,7 +111,9 @@ def _staleness(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]
 
 def _fates(run: Run, lives: list[Life]) -> dict[str, Any]:
     lived: dict[str, Any] = {"seen": len(lives), "trained": 0, "pending": 0, "unknown": 0}
-    tokens: dict[str, Any] = {name: 0 for name in ("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted")}
+    tokens: dict[str, Any] = dict.fromkeys(
+        ("generated", "trained", "trained_distinct", "masked", "pending", "unaccounted"), 0
+    )
     for name in TERMINAL:
         lived[name], tokens[name] = Counter(), Counter()
     for life in lives:
@@ -143,24 +146,25 @@ def doomed(life: Life, bound: int) -> int:
 def needless(run: Run, life: Life, bound: int) -> int | None:
     """Tokens of a trajectory dropped for age although the step then being collected could have taken it.
 
-    Age is that of the oldest token that would have counted; None if none would have, so that no age is defined.
+    Age is that of the oldest token that would have counted. None if it is not determined: none would have counted, or
+    the reason for the drop is not known.
     """
     kind, reason = fate(run, life)
-    if kind != "dropped" or reason not in ("stale", "group"):
+    if kind != "dropped" or reason not in ("stale", "group", "unknown"):
         return 0
     drop = [happening for happening in life.happenings if happening.kind == "dropped"][-1]
     step = run.by_key[life.attempt if drop.attempt is None else drop.attempt, drop.step]  # type: ignore[index]
     unmasked = [version for version, in_loss in zip(life.versions, life.loss, strict=True) if in_loss]
     if not unmasked:
         return None if life.versions else 0
-    return len(life.versions) if step.version - min(unmasked) <= bound else 0
+    if step.version - min(unmasked) > bound:
+        return 0
+    return None if reason == "unknown" else len(life.versions)
 
 
 def _waste(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]:
     generated = sum(len(life.versions) for life in lives)
-    distinct = sum(
-        len({index for _, indices in trained_tokens(run, life) for index in indices}) for life in lives
-    )
+    distinct = sum(len({index for _, indices in trained_tokens(run, life) for index in indices}) for life in lives)
     out: dict[str, Any] = {"waste.ratio": 1 - Fraction(distinct, generated) if generated else None}
     if bound is not None:
         out["waste.doomed_tokens"] = sum(doomed(life, bound) for life in lives)
@@ -174,7 +178,13 @@ def _steps(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]:
     counted = [step for step in run.steps if run.counts(step.attempt, step.step)]
     rows: dict[tuple[int, int], dict[str, Any]] = {}
     for step in counted:
-        rows[step.attempt, step.step] = {"v_train": step.version, "trajectories": 0, "values": [], "worst": [], "dropped": 0}
+        rows[step.attempt, step.step] = {
+            "v_train": step.version,
+            "trajectories": 0,
+            "values": [],
+            "worst": [],
+            "dropped": 0,
+        }
     for life in lives:
         for step, indices in trained_tokens(run, life):
             row = rows[step.attempt, step.step]
@@ -201,7 +211,85 @@ def _steps(run: Run, lives: list[Life], bound: int | None) -> dict[str, Any]:
 
 
 def _throughput(run: Run, lives: list[Life], bound: int | None, sofar: dict[str, Any]) -> dict[str, Any]:
-    counted = [step for step in run.steps if run.counts(step.attempt, step.step)]
+    """Rates and time averages between the start of the first and the end of the last step that counts."""
+    counted = sorted(
+        (step for step in run.steps if run.counts(step.attempt, step.step)), key=lambda step: (step.started, step.ended)
+    )
     if not run.timed or not counted:
         return {}
-    return {}
+    first, last = counted[0].started, max(step.ended for step in counted)
+    wall = Fraction(last) - Fraction(first)
+    out: dict[str, Any] = {
+        "wall_s": wall,
+        "generated_tokens_per_s": sofar["tokens.generated"] / wall,
+        "trained_tokens_per_s": sofar["tokens.trained"] / wall,
+        "trainer_busy": sum(Fraction(step.ended) - Fraction(step.started) for step in counted) / wall,
+    }
+    if bound is not None:
+        out["in_bound_tokens_per_s"] = (sofar["tokens.trained"] - sofar["violations.tokens"]) / wall
+    if all(step.waited is not None for step in counted):
+        out["trainer_waiting"] = sum(Fraction(step.waited or 0) for step in counted[1:]) / wall
+    if lives and all(_plain_course(run, life) for life in lives):
+        out["mean_in_flight"] = sum(_overlap(_flight(life, last), first, last) for life in lives) / wall
+        out["mean_queued"] = sum(_overlap(_queue(run, life, last), first, last) for life in lives) / wall
+    return {f"throughput.{name}": value for name, value in out.items()}
+
+
+def _plain_course(run: Run, life: Life) -> bool:
+    """Whether a trajectory went from generation through the queue to its end without coming back."""
+    kinds = [happening.kind for happening in life.happenings]
+    came_back = "requeued" in kinds
+    unfinished = bool(life.uses) and "finished" not in kinds
+    return not came_back and not unfinished and all(run.counts(use.attempt, use.step) for use in life.uses)
+
+
+def _when(life: Life, *kinds: str) -> float | None:
+    return next((happening.ts for kind in kinds for happening in life.happenings if happening.kind == kind), None)
+
+
+def _flight(life: Life, last: float) -> tuple[float, float]:
+    """From the start of generation to its end."""
+    born, done = _when(life, "started", "admitted"), _when(life, "finished", *TERMINAL)
+    assert born is not None
+    return born, last if done is None else done
+
+
+def _queue(run: Run, life: Life, last: float) -> tuple[float, float]:
+    """From the end of generation to training, or to whatever else ended the wait."""
+    finished, ended = _when(life, "finished"), _when(life, *TERMINAL)
+    taken = min((run.by_key[use.attempt, use.step].started for use in life.uses), default=None)
+    if finished is None:
+        return 0, 0
+    return finished, taken if taken is not None else last if ended is None else ended
+
+
+def _overlap(span: tuple[float, float], first: float, last: float) -> Fraction:
+    return max(Fraction(min(span[1], last)) - Fraction(max(span[0], first)), Fraction(0))
+
+
+def _length_bias(run: Run, lives: list[Life]) -> dict[str, Any]:
+    """Trained trajectories against all whose generation finished, by their sampled tokens."""
+    finished, trained = [], []
+    for life in lives:
+        kind, _ = fate(run, life)
+        if kind in ("trained", "dropped") or _when(life, "finished") is not None:
+            finished.append(len(life.versions))
+        if kind == "trained":
+            trained.append(len(life.versions))
+    if not trained:
+        return {}
+    mean_of_finished, mean_of_trained = mean(finished) or Fraction(0), mean(trained) or Fraction(0)
+
+    def share_up_to(lengths: list[int], length: int) -> Fraction:
+        return Fraction(sum(value <= length for value in lengths), len(lengths))
+
+    ordered = sorted(finished, reverse=True)
+    shortest = ordered[-(-len(ordered) // 10) - 1]  # of the longest tenth, rounded up; equals belong to it
+    out = {
+        "mean_ratio": mean_of_trained / mean_of_finished if mean_of_finished else None,
+        "ks": max(abs(share_up_to(finished, length) - share_up_to(trained, length)) for length in finished),
+        "longest_decile_trained_share": Fraction(
+            sum(length >= shortest for length in trained), sum(length >= shortest for length in finished)
+        ),
+    }
+    return {f"waste.length_bias.{name}": value for name, value in out.items()}

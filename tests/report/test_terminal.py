@@ -10,7 +10,7 @@ from rich.console import Console
 
 from staleness_audit import plugins
 from staleness_audit.api import audit
-from staleness_audit.check.checker import Gate
+from staleness_audit.check.gate import Gate
 from staleness_audit.parser import Artifact, Card, Mode
 from staleness_audit.rebuild import modules
 from staleness_audit.report.terminal import (

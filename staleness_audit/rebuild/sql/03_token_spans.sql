@@ -7,7 +7,7 @@
 --   span_index
 --   tokens_lo, tokens_hi   sampled tokens (hi null = open)
 --   loss_lo, loss_hi       those the mask logged with them lets count (all, if none was logged)
---   version_lo, version_hi v_gen of its tokens; unknown versions are [0, null]
+--   version_lo, version_hi   v_gen of its tokens; unknown versions are [0, null]
 --   steady                 versions inside never decrease
 --   exact_order            position among the spans of its trajectory: time first, then index
 SELECT

@@ -33,10 +33,10 @@ SELECT
     attempt, step, certain,
     coalesce(missing_lo, 0)::BIGINT AS trajectories_lo,
     -- Tokens without a number of trajectories: each trajectory has at least one of them.
-    CASE WHEN missing_hi IS NOT NULL OR tokens_hi IS NOT NULL THEN greatest(coalesce(missing_hi, tokens_hi), 0) END::BIGINT AS trajectories_hi,
+    -- greatest() passes over nulls, and an open end must stay open.
+    CASE WHEN coalesce(missing_hi, tokens_hi) IS NOT NULL THEN greatest(coalesce(missing_hi, tokens_hi), 0) END::BIGINT AS trajectories_hi,
     CASE WHEN facts.replay THEN 0 ELSE coalesce(missing_lo, 0) END::BIGINT AS distinct_lo,
     coalesce(tokens_lo, 0)::BIGINT AS loss_lo,
-    -- (greatest passes over null, which would close an open end.)
     CASE WHEN tokens_hi IS NOT NULL THEN greatest(tokens_hi, 0) END::BIGINT AS loss_hi,
     greatest(stated_min_lo, 0) AS staleness_lo,
     least(v_train_hi, stated_max_hi) AS staleness_hi

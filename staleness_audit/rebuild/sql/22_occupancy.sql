@@ -27,7 +27,8 @@ lives AS (
     SELECT
         coalesce(trajectory_lives.started, trajectory_lives.admitted) AS born,
         coalesce(trajectory_lives.finished, trajectory_lives.enqueued, trajectory_lives.ended, CASE WHEN NOT has_finished THEN wall_ended END) AS done,
-        CASE WHEN has_finished THEN coalesce(trajectory_lives.enqueued, trajectory_lives.finished) END AS queued,
+        has_finished,
+        coalesce(trajectory_lives.enqueued, trajectory_lives.finished) AS queued,
         coalesce(trajectory_lives.sampled, taken.moment, trajectory_lives.ended, wall_ended) AS gone,
         wall_started, wall_ended
     FROM trajectory_lives CROSS JOIN wall LEFT JOIN taken USING (key)
@@ -39,7 +40,9 @@ SELECT
     any_value(busy_us) AS busy_us,
     any_value(waited_us) AS waited_us,
     sum(greatest(least(done, lives.wall_ended) - greatest(born, lives.wall_started), 0))::BIGINT AS in_flight_us,
-    sum(greatest(least(gone, lives.wall_ended) - greatest(queued, lives.wall_started), 0))::BIGINT AS queued_us,
-    count(born) FILTER (done IS NOT NULL) AS timed,
+    -- greatest() passes over nulls: who never waited must not wait from the start.
+    coalesce(sum(greatest(least(gone, lives.wall_ended) - greatest(queued, lives.wall_started), 0))
+        FILTER (has_finished AND queued IS NOT NULL), 0)::BIGINT AS queued_us,
+    count(born) FILTER (done IS NOT NULL AND (queued IS NOT NULL OR NOT has_finished)) AS timed,
     count(lives.wall_started) AS trajectories
 FROM wall LEFT JOIN lives ON true

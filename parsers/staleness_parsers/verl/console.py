@@ -1,0 +1,174 @@
+"""Console of a V1 or fully-async run: attempts, checkpoints, syncs, and the metric records once more (guide section 5 B, G).
+
+Lines of several actors interleave, progress bars are glued to messages, and colours are everywhere: a message is looked
+for anywhere in its line. ``ts`` is the local time that a line prints, without a zone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any, Final
+
+import polars as pl
+
+from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.parser import Sink
+from staleness_audit.readers.console import parse_dict, strip_ansi
+from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_parsers.verl import metrics
+from staleness_parsers.verl.settings import write_config
+
+TABLE: Final = "verl_console"
+ROWS: Final = {
+    "source": pl.String,
+    "line": pl.Int64,
+    "pid": pl.Int64,
+    "ts": pl.Datetime("us"),
+    "kind": pl.String,
+    "a": pl.Int64,
+    "b": pl.Int64,
+    "c": pl.Int64,
+    "text": pl.String,
+}
+_PREFIX: Final = re.compile(r"^\((?P<actor>[^()\s]*)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=[^)]+)?\)\s?")
+_STAMP: Final = re.compile(r"\b[A-Z]+:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}):")
+_WANTED: Final = re.compile(
+    r"step:|warmup|ending: |heckpoint|etting global|issued|Dumped|Upsampled|TqSkip|olloutSkip|FullyAsync|Queue|Error in _run_prompt|file logger|OneStep"
+)
+_MESSAGES: Final = {
+    "warmup": re.compile(r"Added (\d+) warmup batches"),
+    "waiting": re.compile(r"\bpending: (\d+), running: (\d+), finished: (\d+)"),
+    "saving": re.compile(r"Saving checkpoint to \S*global_step_(\d+)"),
+    "resuming": re.compile(r"[Ss]etting global step to (\d+)"),
+    "reissued": re.compile(r"Re-issued (\d+) in-flight prompts for step (\d+)"),
+    "dumped": re.compile(r"Dumped generations to (?P<text>\S*?)/(\d+)\.jsonl"),
+    "upsampled": re.compile(r"Upsampled batch from (\d+) to (\d+) with (\d+) synthetic padding"),
+    "injected": re.compile(r"Injected (\d+) cached trajectories"),
+    "failure": re.compile(r"Error in _run_prompt for uid=(?P<text>\S+)"),
+    "required": re.compile(r"required_samples ?: ?(\d+) max_required_samples: ?(\d+)"),
+    "micro": re.compile(
+        r"\[FullyAsyncTrainer\] global_steps: (\d+) local_trigger_step: (\d+) trigger_parameter_sync_step: (\d+)(?: (?P<text>\d\d:\d\d:\d\d\.\d+))?"
+    ),
+    "sync": re.compile(r"self\.current_param_version: (\d+)"),
+    "reset": re.compile(r"reset staleness_samples to: (\d+)"),
+    "started": re.compile(r"RolloutSkip\(\)\].*?No dumped data found at step (\d+) from"),
+    "finished": re.compile(r"RolloutSkip\(\)\].*?Dump generate result at step (\d+) to"),
+    "loaded": re.compile(r"RolloutSkip\(\)\].*?Load(?:ed)? generate result at step (\d+)"),
+    "requesting": re.compile(r"\[FullyAsyncTrainer\] Requesting (\d+) samples"),
+    "pause": re.compile(r"\[ShouldPause\] due to (?:staleness_samples|full queue: size=)\D*(\d+)"),
+    "full": re.compile(r"Queue full, dropped sample"),
+}
+_MAIN_ACTORS: Final = ("TaskRunner", "FullyAsyncTaskRunner", "OneStep", "main_task")
+
+
+def stage_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage the messages, metric records and the configuration of a console log."""
+    reader = _Reader(piece.source, sink)
+    try:
+        for number, text, _ in numbered_lines(run, piece):
+            reader.take(number, text)
+    except DamagedStream as damage:
+        sink.diagnose(
+            "warning",
+            "console-damaged",
+            f"The console is unreadable from there on: {damage}.",
+            source=piece.source,
+            line=damage.line,
+            opens="fates",
+        )
+    reader.close()
+
+
+class _Reader:
+    """Collects rows of one console. The configuration is a dictionary printed by one process over many lines."""
+
+    def __init__(self, source: str, sink: Sink) -> None:
+        self._source, self._sink = source, sink
+        self._messages: list[dict[str, Any]] = []
+        self._records: list[dict[str, Any]] = []
+        self._config: list[str] | None = None
+        self._config_at: tuple[int, int | None] = (0, None)
+        self._pids: dict[int, str] = {}
+
+    def take(self, number: int, raw: str) -> None:
+        text = strip_ansi(raw)
+        prefix = _PREFIX.match(text)
+        pid = int(prefix["pid"]) if prefix else None
+        if prefix:
+            text = text[prefix.end() :]
+            self._meet(number, pid, prefix["actor"])
+        if text.startswith("{'"):
+            self._config, self._config_at = [text], (number, pid)
+            self._try_config(text)
+        elif self._config is not None and pid == self._config_at[1]:
+            self._extend_config(text)
+        if _WANTED.search(text):
+            self._read(number, pid, text)
+
+    def _meet(self, number: int, pid: int | None, actor: str) -> None:
+        if pid is not None and actor and pid not in self._pids:
+            self._pids[pid] = actor
+            if actor.startswith(_MAIN_ACTORS):
+                self._message(number, pid, "launch", {"text": actor})
+
+    def _extend_config(self, text: str) -> None:
+        """Another process' warning may stand between the lines: what does not continue a dictionary is left out."""
+        if self._config is None or not text.startswith((" ", "\t")):
+            return
+        self._config.append(text)
+        if len(self._config) > 20_000:
+            self._config = None
+        else:
+            self._try_config(text)
+
+    def _try_config(self, text: str) -> None:
+        if not text.rstrip().endswith("}") or self._config is None:
+            return
+        whole = "\n".join(self._config)
+        if whole.count("{") > whole.count("}"):
+            return
+        value = parse_dict(whole) or _literal(whole)
+        if value is not None and "actor_rollout_ref" in value:
+            write_config(value, self._source, self._config_at[0], self._sink)
+        self._config = None
+
+    def _read(self, number: int, pid: int | None, text: str) -> None:
+        record = metrics.parse_record(text)
+        if record is not None:
+            self._records.append({"source": self._source, "line": number, "origin": "console", "pid": pid, **record})
+        for kind, pattern in _MESSAGES.items():
+            if found := pattern.search(text):
+                numbers = [int(value) for name, value in _groups(found) if name is None and value is not None]
+                words = dict(zip("abc", numbers, strict=False))
+                self._message(number, pid, kind, {**words, "text": found.groupdict().get("text")}, text)
+
+    def _message(self, number: int, pid: int | None, kind: str, values: dict[str, Any], text: str = "") -> None:
+        stamp = _STAMP.search(text)
+        ts = None if stamp is None else stamp[1].replace(",", ".")
+        self._messages.append({"source": self._source, "line": number, "pid": pid, "ts": ts, "kind": kind, **values})
+
+    def close(self) -> None:
+        """Write what was collected."""
+        if self._messages:
+            schema = {**ROWS, "ts": pl.String}
+            frame = pl.DataFrame(self._messages, schema=schema)
+            self._sink.write(
+                TABLE,
+                frame.with_columns(pl.col("ts").str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)),
+            )
+        if self._records:
+            self._sink.write(metrics.TABLE, pl.DataFrame(self._records, schema=metrics.ROWS))
+
+
+def _groups(found: re.Match[str]) -> list[tuple[str | None, str | None]]:
+    names = {index: name for name, index in found.re.groupindex.items()}
+    return [(names.get(index), value) for index, value in enumerate(found.groups(), 1)]
+
+
+def _literal(text: str) -> dict[str, Any] | None:
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

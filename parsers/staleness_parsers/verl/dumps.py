@@ -1,0 +1,76 @@
+"""Rollout dumps ``<step>.jsonl``: which rows a step trained (guide section 5 C and I).
+
+Rows become a staged table with the columns of ``ROWS``; texts are kept only as what joins need (a hash of the prompt, the
+prompt itself where fully-async dumps are to be joined with it). ``read_dump`` is importable by refining parsers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import polars as pl
+import pyarrow as pa
+
+from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.parser import Sink
+from staleness_audit.readers.json_lines import BadLine, read_json_lines
+
+TABLE: Final = "verl_rollouts"
+DAMAGE: Final = "verl_rollout_damage"
+SCHEMA: Final = pa.schema(
+    [
+        ("input", pa.string()),
+        ("output", pa.string()),
+        ("score", pa.float64()),
+        ("step", pa.int64()),
+        ("uid", pa.string()),
+        ("reward", pa.float64()),
+    ]
+)
+PADDING: Final = r"^pad[0-9a-f]{32}_"
+DAMAGE_ROWS: Final = {"source": pl.String, "step": pl.Int64, "cut": pl.Boolean}
+
+
+def read_dump(run: RunFiles, piece: Piece, on_bad: object, schema: pa.Schema = SCHEMA) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a dump with ``line``; see ``read_json_lines`` for ``on_bad`` (called with each bad line)."""
+    for table in read_json_lines(run, piece, schema, on_bad):  # type: ignore[arg-type]
+        yield pl.DataFrame(pl.from_arrow(table))
+
+
+def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
+    """Stage one dump. A cut or bad line is a row that was trained and is not known: it is remembered with its step."""
+
+    def damaged(bad: BadLine) -> None:
+        row = {"source": piece.source, "step": step, "cut": bad.cut}
+        sink.write(DAMAGE, pl.DataFrame([row], schema=DAMAGE_ROWS))
+        sink.diagnose(
+            "warning",
+            "rollout-row-damaged",
+            f"A row of the rollout dump of step {step} {'is cut' if bad.cut else f'cannot be read ({bad.why})'}; "
+            "it was trained all the same.",
+            source=piece.source,
+            line=bad.line,
+        )
+
+    empty = True
+    for rows in read_dump(run, piece, damaged):
+        empty = False
+        sink.write(
+            TABLE,
+            rows.select(
+                pl.lit(piece.source).alias("source"),
+                "line",
+                pl.lit(step, pl.Int64).alias("file_step"),
+                pl.col("step").fill_null(step),
+                pl.col("uid"),
+                # Only rows without an id are joined by their prompt.
+                pl.when(pl.col("uid").is_null()).then("input").alias("input"),
+                pl.col("output").fill_null("").str.len_chars().alias("output_chars"),
+                pl.col("score"),
+                pl.col("uid").fill_null("").str.contains(PADDING).alias("padding"),
+                pl.col("reward").is_not_null().alias("validation"),
+            ),
+        )
+    if empty:
+        sink.write(DAMAGE, pl.DataFrame([{"source": piece.source, "step": step, "cut": True}], schema=DAMAGE_ROWS))

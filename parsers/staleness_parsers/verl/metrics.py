@@ -1,0 +1,140 @@
+"""Metrics of steps: the file logger's JSON lines, TensorBoard, and the same records on the console (guide section 5 A, B, F, H).
+
+One staged row per record, with the columns of ``METRICS``; a restart destroys the earlier run's lines of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import polars as pl
+import pyarrow as pa
+
+from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.parser import Sink
+from staleness_audit.readers.json_lines import BadLine, read_json_lines
+from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+
+TABLE: Final = "verl_metrics"
+_OFF: Final = "training/off_policy"
+METRICS: Final = {
+    "global_step": "training/global_step",
+    **{
+        f"{short}_{end}": f"{_OFF}/{name}/{end}"
+        for short, name in (
+            ("worst", "trajectory_staleness_worst"),
+            ("last", "trajectory_staleness"),
+            ("span", "trajectory_spans"),
+        )
+        for end in ("mean", "max", "min")
+    },
+    "stale": f"{_OFF}/evicted_samples",
+    "stale_old": f"{_OFF}/dropped_samples",
+    "stale_age_max": f"{_OFF}/evicted_samples_staleness/max",
+    "failed": "training/rollout_failure/evicted_samples",
+    "filtered": "training/filter_groups/evicted_samples",
+    "turns": "training/num_turns/max",
+    "turns_fa": "num_turns/max",
+    **{f"response_{end}": f"response_length/{end}" for end in ("mean", "max", "min")},
+    **{f"prompt_{end}": f"prompt_length/{end}" for end in ("mean", "min")},
+    "tokens": "perf/total_num_tokens",
+    "waited": "timing_s/gen",
+    "fa_version": "fully_async/count/current_param_version",
+    "fa_stale": "fully_async/count/stale_trajectory_processed",
+    "fa_dropped": "fully_async/count/dropped_stale_samples",
+    "fa_partial": "fully_async/partial/total_partial_num",
+    "fa_span": "fully_async/partial/max_partial_span",
+    "fa_wait": "fully_async/total_wait_time",
+    "fa_period": "fully_async/rollouter/version_time",
+}
+"""Columns of a staged record: our word and verl's metric (guide section 5, "Metric names" and H)."""
+
+ROWS: Final = {
+    "source": pl.String,
+    "line": pl.Int64,
+    "locator": pl.String,
+    "origin": pl.String,
+    "pid": pl.Int64,
+    "step": pl.Int64,
+    "ts": pl.Float64,
+    **dict.fromkeys(METRICS, pl.Float64),
+}
+_SHORT: Final = {name: short for short, name in METRICS.items()}
+_JSON: Final = pa.schema(
+    [("step", pa.int64()), ("data", pa.struct([(name, pa.float64()) for name in METRICS.values()]))]
+)
+_RECORD: Final = re.compile(r"\bstep:(-?\d+) - (?=[\w@.]+/[\w@./-]+:)")
+_VALUE: Final = re.compile(r"(?:^| - )([\w@./-]+):(?:np\.\w+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))\)?(?= - |\s*$)")
+
+
+def stage_metrics(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage a piece of a file logger's file."""
+
+    def damaged(bad: BadLine) -> None:
+        if bad.cut:
+            sink.diagnose(
+                "note", "metrics-cut", "The last record of the metrics was cut.", source=piece.source, line=bad.line
+            )
+            return
+        sink.diagnose(
+            "error",
+            "metrics-damaged",
+            f"A record of the metrics cannot be read ({bad.why}), so a step's versions or evictions may be unknown.",
+            source=piece.source,
+            line=bad.line,
+            opens="training",
+        )
+
+    for table in read_json_lines(run, piece, _JSON, damaged):
+        rows = pl.DataFrame(pl.from_arrow(table))
+        sink.write(
+            TABLE,
+            rows.select(
+                pl.lit(piece.source).alias("source"),
+                pl.col("line").cast(pl.Int64),
+                pl.lit(None, pl.String).alias("locator"),
+                pl.lit("file").alias("origin"),
+                pl.lit(None, pl.Int64).alias("pid"),
+                pl.col("step"),
+                pl.lit(None, pl.Float64).alias("ts"),
+                *(pl.col("data").struct.field(name).alias(short) for short, name in METRICS.items()),
+            ),
+        )
+
+
+def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
+    """Stage a TensorBoard event file: its scalars gathered by step."""
+    steps: dict[int, dict[str, Any]] = {}
+    try:
+        for scalar in read_scalars(run, source):
+            if scalar.tag in _SHORT:
+                row = steps.setdefault(
+                    scalar.step, {"step": scalar.step, "ts": scalar.wall_time, "locator": f"record {scalar.record}"}
+                )
+                row[_SHORT[scalar.tag]] = scalar.value
+    except DamagedEvents as damage:
+        sink.diagnose(
+            "note" if damage.cut else "error",
+            "events-damaged",
+            f"The event file is unreadable from there on: {damage}.",
+            source=source,
+            locator=f"record {damage.record}",
+            opens=None if damage.cut else "training",
+        )
+    rows = [{"source": source, "origin": "events", **row} for row in steps.values()]
+    if rows:
+        sink.write(TABLE, pl.DataFrame(rows, schema=ROWS))
+
+
+def parse_record(text: str) -> dict[str, Any] | None:
+    """Read a console record ``step:4 - key:1.0 - key:np.float64(2.0) ..``; None if the line holds none."""
+    found = _RECORD.search(text)
+    if found is None:
+        return None
+    values = {
+        _SHORT[key]: float(value)
+        for key, value in _VALUE.findall(text[found.end() :])
+        if key in _SHORT and value != "nan"
+    }
+    return {"step": int(found[1]), **values}

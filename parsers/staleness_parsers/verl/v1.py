@@ -1,0 +1,276 @@
+"""V1 trainers (and what shares their dumps): which global steps there were, and who was trained in each.
+
+Members of a step come from its rollout dump, else from the checkpoint of the step (rows whose prompt is gone), else from
+the dumped mini-batches, else only the metrics say how many they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
+
+from staleness_audit.parser import Staged
+from staleness_parsers.verl import dumps, state
+from staleness_parsers.verl.launches import Launch, Row, owner
+from staleness_parsers.verl.settings import Settings
+
+SLACK: Final = 1e-3
+"""How far a sum rebuilt from a mean may lie from a whole number."""
+
+_KEY: Final = ["attempt", "step"]
+
+
+@dataclass
+class Step:
+    """One global step as the files show it. ``count_lo/hi``: rows it trained, padding left out (hi None = open).
+
+    ``known``, ``lags``: how many rows are dated, and their staleness by last and by first version. ``fake``: replayed from
+    a cache. ``spoke``: every row has some text, so at least one sampled token. ``named``: every row's key is known.
+    """
+
+    attempt: int
+    number: int
+    completed: bool | None
+    record: Row | None
+    count_lo: int = 0
+    count_hi: int | None = None
+    source: str | None = None
+    known: int = 0
+    lags: list[tuple[int, int]] = field(default_factory=list)
+    fake: bool = False
+    superseded: bool = False
+    named: bool = False
+    spoke: bool = False
+
+    @property
+    def v_train(self) -> int:
+        """The weights labelled with the step before (guide section 3, rule 2)."""
+        return self.number - 1
+
+
+@dataclass
+class V1:
+    """Everything the stations of V1 share.
+
+    ``scale``: see ``_scale``. ``saved``: the launch (index) whose checkpoint of a step is left.
+    """
+
+    settings: Settings
+    launches: Sequence[Launch]
+    scale: int
+    rule: str
+    keys: pl.DataFrame
+    rollouts: pl.DataFrame
+    damaged: pl.DataFrame
+    steps: dict[tuple[int, int], Step] = field(default_factory=dict)
+    members: pl.DataFrame = field(default_factory=pl.DataFrame)
+    saved: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the number of a step surely counts policies: not if nothing says which trainer ran."""
+        return self.rule != "other" or self.settings.known
+
+
+def build(settings: Settings, found: Sequence[Launch], staged: Staged, rule: str) -> V1:
+    """Gather steps and members. ``rule``: ``v1``, or ``oso`` (one step off: every batch is one version old)."""
+    keys = staged.scan(state.TABLE).collect() if staged.has(state.TABLE) else pl.DataFrame(schema=state.ROWS)
+    rollouts = _training(staged, settings)
+    damaged = _damaged(staged, rollouts)
+    model = V1(settings, found, _scale(settings, found), rule, keys, rollouts, damaged)
+    _place_steps(model)
+    model.members = _members(model)
+    return model
+
+
+def _training(staged: Staged, settings: Settings) -> pl.DataFrame:
+    """Rows of rollout dumps that are no validation: those have a ``reward``, or lie in the folder the configuration names."""
+    if not staged.has(dumps.TABLE):
+        return pl.DataFrame(
+            schema={
+                "source": pl.String,
+                "line": pl.Int64,
+                "step": pl.Int64,
+                "uid": pl.String,
+                "padding": pl.Boolean,
+                "file_step": pl.Int64,
+                "output_chars": pl.Int64,
+            }
+        )
+    rows = staged.scan(dumps.TABLE).collect()
+    folder = pl.col("source").str.extract(r"(?:^|/)([^/]+)/[^/]+$")
+    evaluated = rows.group_by("source").agg(pl.col("validation").any())
+    rows = rows.drop("validation").join(evaluated, on="source")
+    keep = ~pl.col("validation")
+    named = settings.folder("trainer.validation_data_dir")
+    if named is not None and named != settings.folder("trainer.rollout_data_dir"):
+        keep &= folder.fill_null("") != named
+    return rows.filter(keep)
+
+
+def _damaged(staged: Staged, rollouts: pl.DataFrame) -> pl.DataFrame:
+    """Steps whose rollout dump lacks rows; damage beside validation dumps only is none of training's."""
+    if not staged.has(dumps.DAMAGE):
+        return pl.DataFrame(schema=dumps.DAMAGE_ROWS)
+    folder = pl.col("source").str.extract(r"^(.*?)[^/]*$")
+    homes = rollouts.select(folder.alias("home"))["home"].unique()
+    damaged = staged.scan(dumps.DAMAGE).collect()
+    return damaged.filter(folder.is_in(homes.implode())) if len(homes) else damaged
+
+
+def _scale(settings: Settings, found: Sequence[Launch]) -> int:
+    """k where a global step was one mini-batch and metrics were divided by k (separate_async until 2026-07-08), else 1."""
+    k = settings.updates_per_sync
+    if settings.trainer != "separate_async" or k == 1:
+        return 1
+    batch, mini = settings.count("data.train_batch_size"), settings.count("actor_rollout_ref.actor.ppo_mini_batch_size")
+    fractions = any(
+        value is not None and value != int(value)
+        for launch in found
+        for record in launch.records.values()
+        for value in (record["worst_max"], record["worst_min"], record["last_max"], record["last_min"])
+    )
+    return k if fractions or (batch is not None and mini is not None and batch != k * mini) else 1
+
+
+# ------------------------------------------------------------------------------------------------- steps
+
+
+def _place_steps(model: V1) -> None:
+    """List the steps of each launch: every number from its start to the last it proves, then what files show beyond."""
+    found, keys = model.launches, model.keys
+    last = len(found) - 1
+    ends = [launch.reached() for launch in found]
+    for index in range(last):
+        # What the next launch resumed from, this one or one before it had completed.
+        if index == 0 or found[index + 1].start > found[index].start:
+            ends[index] = max(ends[index], found[index + 1].start)
+    checkpoints = sorted(set(keys.filter(pl.col("origin") == "checkpoint")["step"]))
+    filed = sorted({*model.rollouts["step"], *model.damaged["step"], *checkpoints})
+    # Files beyond everything that a log tells of belong to the last launch.
+    beyond = [number for number in filed if number > max(ends)]
+    ends[last] = max([ends[last], *beyond])
+    owners = {number: owner(found, ends, number) for number in filed}
+    for number in checkpoints:
+        told = [index for index, launch in enumerate(found) if any(row["a"] == number for row in launch.said("saving"))]
+        held = told[-1] if told else owners[number]
+        model.saved[number] = last if held is None else held
+    for index, launch in enumerate(found):
+        fake = bool(launch.said("injected"))
+        for number in range(launch.start + 1, ends[index] + 1):
+            sure = model.numbered or not model.steps
+            step = Step(index, number, completed=True if sure else None, record=launch.records.get(number), fake=fake)
+            step.superseded = any(later.resumed is not None and later.resumed < number for later in found[index + 1 :])
+            model.steps[index, number] = step
+    # The last launch may have trained one more, and died before saying so; mini-batches are dumped before training.
+    sampled = set(keys.filter(pl.col("origin") == "batch")["step"])
+    for number in sorted({*(filed if last else ()), *sampled}):
+        if number == ends[last] + 1:
+            model.steps[last, number] = Step(last, number, completed=None, record=None)
+    model.rollouts = model.rollouts.with_columns(
+        pl.col("step").replace_strict(owners, default=None, return_dtype=pl.Int64).fill_null(last).alias("attempt")
+    )
+
+
+def _members(model: V1) -> pl.DataFrame:
+    """Rows each step trained: (attempt, step, key, uid, source, line), and the counts of each step."""
+    rows = model.rollouts.filter(~pl.col("padding")).select(
+        *_KEY,
+        pl.col("uid").alias("key"),
+        pl.col("uid").str.replace(r"_[^_]*_[^_]*$", "").alias("uid"),
+        *("source", "line", "output_chars"),
+    )
+    counted = rows.group_by(_KEY).agg(
+        pl.len().alias("n"),
+        pl.col("source").first(),
+        (pl.col("output_chars") > 0).all().alias("spoke"),
+        pl.col("key").is_not_null().all().alias("named"),
+    )
+    counts = {(row["attempt"], row["step"]): row for row in counted.iter_rows(named=True)}
+    broken = set(model.damaged["step"])
+    orphans = _orphans(model)
+    frames, replaced = [], []
+    for (attempt, number), step in model.steps.items():
+        count = counts.get((attempt, number))
+        others = orphans.get(number) if model.saved.get(number, attempt) == attempt else None
+        if count is not None:
+            step.source, step.spoke = count["source"], count["spoke"]
+        if count is not None and number not in broken:
+            step.count_lo = step.count_hi = count["n"]
+            step.named = count["named"]
+        elif others is not None and not others.is_empty() and not _mixed(model, attempt, number):
+            step.count_lo = step.count_hi = others.height
+            step.source, step.named = others["source"][0], True
+            replaced.append({"attempt": attempt, "step": number})
+            where = {
+                "attempt": pl.lit(attempt, pl.Int64),
+                "step": pl.lit(number, pl.Int64),
+                "line": pl.lit(None, pl.Int64),
+            }
+            frames.append(others.select("key", "uid", "source", **where).select(*_KEY, "key", "uid", "source", "line"))
+        else:
+            _count_from_metrics(model, step, 0 if count is None else count["n"])
+    dumped = rows.drop("output_chars")
+    if replaced:
+        dumped = dumped.join(pl.DataFrame(replaced), on=_KEY, how="anti")
+    return pl.concat([dumped, *frames])
+
+
+def _mixed(model: V1, attempt: int, number: int) -> bool:
+    """Whether orphans of a checkpoint may be of the step that its launch resumed from, because nothing names those."""
+    start = model.launches[attempt].start
+    if not start or start in model.saved or start in set(model.rollouts["step"]):
+        return False
+    return number == min(step for step, held in model.saved.items() if held == attempt and step > start)
+
+
+def _orphans(model: V1) -> dict[int, pl.DataFrame]:
+    """Rows without their prompt in the checkpoint of a step, or all rows of its mini-batches: what the step trained.
+
+    A row that was an orphan before stays in later checkpoints after a resume; only its first one counts.
+    """
+    rows = model.keys.filter((pl.col("kind") == "row") & ~pl.col("padding"))
+    result: dict[int, pl.DataFrame] = {}
+    k = model.settings.updates_per_sync
+    for (number,), batches in rows.filter(pl.col("origin") == "batch").group_by("step", maintain_order=True):
+        if batches["part"].n_unique() == k or model.settings.trainer == "colocate_async":
+            result[int(number)] = batches.unique("key", keep="first", maintain_order=True)  # type: ignore[call-overload]
+    prompts = model.keys.filter((pl.col("origin") == "checkpoint") & (pl.col("kind") == "prompt")).select("step", "uid")
+    orphans = rows.filter(pl.col("origin") == "checkpoint").join(prompts, on=["step", "uid"], how="anti")
+    first = orphans.sort("step").unique("key", keep="first", maintain_order=True)
+    trained = model.rollouts.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls()
+    first = first.join(trained, on="key", how="left").filter(
+        pl.col("dumped").is_null() | (pl.col("dumped") >= pl.col("step"))
+    )
+    for (number,), left in first.group_by("step", maintain_order=True):
+        result[int(number)] = left  # type: ignore[call-overload]
+    return result
+
+
+def _count_from_metrics(model: V1, step: Step, seen: int) -> None:
+    """Bound the number of rows by the metrics: all tokens are prompt and response tokens of rows, or of padding.
+
+    ``data.train_batch_size`` groups have a row each at least; what n says is no proof (guide pitfall 10).
+    """
+    record, settings = step.record, model.settings
+    batch = settings.count(
+        "actor_rollout_ref.actor.ppo_mini_batch_size" if model.scale > 1 else "data.train_batch_size"
+    )
+    short = record is not None and record["stale_old"] is not None  # the old sampler did not refill what it dropped
+    step.count_lo = max(seen, 0 if short or model.rule != "v1" else batch or 0)
+    if record is None or None in (record["tokens"], record["response_mean"], record["prompt_mean"]):
+        return
+    mean = record["response_mean"] + record["prompt_mean"]
+    if mean <= 0:
+        return
+    most = record["tokens"] / mean
+    launch = model.launches[step.attempt]
+    plain = record["origin"] == "console" or launch.consoled
+    step.count_hi = math.floor(most * (1 + 1e-5))
+    if plain and not launch.said("upsampled") and abs(most - round(most)) < SLACK * max(1.0, most / 100):
+        step.count_lo = step.count_hi = round(most)
+    step.count_lo = min(step.count_lo, step.count_hi)
