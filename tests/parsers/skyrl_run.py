@@ -193,6 +193,17 @@ class Console:
                  "fully_async_trainer:train", "ERROR")  # fmt: skip
         return self
 
+    def exhaust(self, epoch: int, groups: int) -> Console:
+        """The epoch's prompts are used up while a batch is being filled."""
+        self.start("step")
+        self.start("wait_for_generation_buffer")
+        self.end("wait_for_generation_buffer")
+        self.end("step")
+        if groups:
+            text = f"sample_full_batch: epoch {epoch} exhausted with a partial mini-batch of {groups} group(s); "
+            self.say(f"{text}discarding and ending the epoch.", "fully_async_trainer:train", "WARNING")
+        return self
+
     def save(self, step: int) -> Console:
         self.say(
             f"Successfully saved checkpoint for global_step_{step} to: /ckpts/global_step_{step}",

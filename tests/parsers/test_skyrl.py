@@ -290,11 +290,37 @@ class TestDrops:
         log.step(1, [0] * 4, more={"async/num_groups_dropped": 0}).step(
             2, [1] * 4, more={"async/num_groups_dropped": 1}
         )
-        text = "sample_full_batch: epoch 0 exhausted with a partial mini-batch of 1 group(s); discarding and ending the"
-        log.say(f"{text} epoch.", "fully_async_trainer:train", "WARNING")
+        log.exhaust(0, 1)
         data = audited(tmp_path, log.done(2))
         assert data["trajectories"]["dropped"] == {"zero_advantage": exact(6), "surplus": exact(2)}
         assert data["trajectories"]["pending"] == exact(0)
+
+    @pytest.mark.parametrize("logged", [True, False])
+    def test_a_checkpoint_of_an_exhausted_epoch_has_the_number_of_a_later_step(
+        self, tmp_path: Path, logged: bool
+    ) -> None:
+        # Pitfall 1: epoch 0 is exhausted after step 1; checkpoint 2 is written, step 2 is trained, and all of it is lost.
+        none = {"async/num_groups_dropped": 0}
+        log = (
+            Console()
+            .launch(self.refill(), per_epoch=2)
+            .step(1, [0] * 4, more=none, logged=logged)
+            .exhaust(0, 2)
+            .save(2)
+        )
+        log.step(2, [0] * 4, epoch=1, more=none, logged=logged)
+        log.crash(3, [1] * 4, more=none)
+        log.launch(self.refill(), resume=2, per_epoch=2).step(3, [0] * 4, epoch=1, more=none, logged=logged).step(
+            4, [0] * 4, epoch=1, more=none, logged=logged
+        )
+        data = audited(tmp_path, log.done(4))
+        certain = [row for row in data["per_step"] if row["certain"]]
+        assert [(row["attempt"], row["step"], row["v_train"]["hi"]) for row in certain][:2] == [(0, 1, 0), (1, 3, 1)]
+        if logged:
+            assert data["run"]["steps"] == exact(3)
+            assert data["trajectories"]["lost"]["rolled_back"] == exact(16)
+            # Eight prompts of epoch 0: four trained, two in the partial batch, two without variance.
+            assert data["trajectories"]["dropped"] == {"zero_advantage": exact(4), "surplus": exact(4)}
 
     def test_drops_of_a_step_that_died_count(self, tmp_path: Path) -> None:
         none = {"async/num_groups_dropped": 0}

@@ -84,10 +84,13 @@ def drops_are_told(stretch: Stretch) -> bool:
     launch = stretch.launch
     if launch.settings.known and not launch.settings.refill:
         return True
-    counted = ["async/num_groups_dropped" in step.figures for step in launch.steps.values()]
+    # The last wait of an epoch that is exhausted takes nothing; what it dropped follows from the epoch.
+    ended = bool(launch.done)
+    steps = [step for step in launch.steps.values() if step.taken or step.completed or not ended]
+    counted = ["async/num_groups_dropped" in step.figures for step in steps]
     if any(counted) or launch.settings.refill:
         return all(counted) and launch.per_epoch is not None
-    return bool(counted) and all(step.words for step in launch.steps.values())
+    return bool(counted) and all(step.words for step in steps)
 
 
 def left_over(stretch: Stretch, frame: Frame) -> int | None:

@@ -100,8 +100,9 @@ def _confirm(found: Sequence[Stretch], saved: Sequence[int]) -> None:
     """Take a checkpoint as proof of its step, if no earlier launch can have written it."""
     for number in saved:
         owners = [stretch for stretch in found if number in stretch.launch.steps]
-        if len(owners) == 1 and owners[0].launch.steps[number].completed is None:
-            owners[0].launch.steps[number].completed = True
+        if len(owners) == 1 and owners[0].launch.steps[number].taken:
+            step = owners[0].launch.steps[number]
+            step.completed = True if step.completed is None else step.completed
 
 
 def _from_files(dumped: Mapping[int, Sequence[Group]], sources: Mapping[int, str], saved: int) -> Launch:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from staleness_audit.solve import Range, rounded, single, whole
@@ -86,7 +87,11 @@ class Step:
 
 @dataclass
 class Launch:
-    """One launch of the trainer. ``resumed_after``: None = not said, 0 = from scratch."""
+    """One launch of the trainer.
+
+    ``resumed_after``: None = not said, 0 = from scratch. ``saved``: for the number of each checkpoint, the last step
+    done when it was written, which is one less where an epoch or the training had ended (pitfall 1).
+    """
 
     sources: set[str] = field(default_factory=set)
     marks: list[Mark] = field(default_factory=list)
@@ -99,7 +104,7 @@ class Launch:
     stopped: bool = False
     done: Mark | None = None
     failed: Mark | None = None
-    saved: list[int] = field(default_factory=list)
+    saved: dict[int, int] = field(default_factory=dict)
     console: bool = False
     first_ts: datetime | None = None
 
@@ -152,11 +157,14 @@ def _read_marks(launch: Launch, numbers: Iterable[Mapping[str, Any]]) -> None:
     for row in numbers:
         figures.setdefault(row["line"], {})[row["key"]] = _figure(row)
     slots: list[Step] = []
+    saved: list[tuple[int, Step | None, bool]] = []
     for mark in launch.marks:
         _launch_mark(launch, mark)
         if mark["kind"] == "started" and mark["word"] == "step":
             slots.append(Step(None, source=mark["source"], line=mark["line"]))
         slot = slots[-1] if slots else None
+        if mark["kind"] == "saved":
+            saved.append((mark["number"], slot, slot is not None and slot.taken))
         if mark["kind"] == "block" and mark["word"] in ("metrics", "timings", "flushed", "cut"):
             if slot is None:
                 slot = Step(None, source=mark["source"], line=mark["line"])
@@ -170,6 +178,9 @@ def _read_marks(launch: Launch, numbers: Iterable[Mapping[str, Any]]) -> None:
             _slot_mark(slots, slot, mark)
     _place(slots, launch.resumed_after)
     launch.steps = {slot.number: slot for slot in slots if slot.number is not None}
+    launch.saved = {
+        number: number - (slot is None or slot.number != number or not taken) for number, slot, taken in saved
+    }
 
 
 def _launch_mark(launch: Launch, mark: Mark) -> None:
@@ -190,8 +201,6 @@ def _launch_mark(launch: Launch, mark: Mark) -> None:
         launch.done = mark
     elif kind in ("failed", "worker_error"):
         launch.failed = mark
-    elif kind == "saved":
-        launch.saved.append(mark["number"])
 
 
 def _slot_mark(slots: list[Step], slot: Step, mark: Mark) -> None:
@@ -220,16 +229,15 @@ def _numbered(slots: list[Step], slot: Step, number: int) -> Step:
 
 def _place(slots: list[Step], resumed_after: int | None) -> None:
     """Number the slots that no line names by their neighbours."""
-    anchor = next((index for index, slot in enumerate(slots) if slot.number is not None), None)
-    if anchor is None:
-        for index, slot in enumerate(slots):
-            slot.number = (resumed_after or 0) + 1 + index
-        return
+    if slots and all(slot.number is None for slot in slots):
+        slots[0].number = (resumed_after or 0) + 1
+    anchor = next((index for index, slot in enumerate(slots) if slot.number is not None), 0)
+    # A wait that found its epoch exhausted gives its number to the first step of the next.
     for index in range(anchor - 1, -1, -1):
-        slots[index].number = (slots[index + 1].number or 0) - 1
-    for index in range(anchor + 1, len(slots)):
-        if slots[index].number is None:
-            slots[index].number = (slots[index - 1].number or 0) + 1
+        slots[index].number = (slots[index + 1].number or 0) - slots[index].taken
+    for before, slot in pairwise(slots[anchor:]):
+        if slot.number is None:
+            slot.number = (before.number or 0) + before.taken
 
 
 def _figure(row: Mapping[str, Any]) -> Figure:
@@ -337,13 +345,11 @@ def _event_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, Step]:
 def _completed(launch: Launch, step: Step) -> bool | None:
     """Whether a step was trained and its weights published; see the module's docstring for what proves it."""
     number = step.number or 0
-    later = any(
-        other > number and launch.steps[other].words | set(launch.steps[other].phases) for other in launch.steps
-    )
+    later = any(other > number and bool(step.words or step.phases) for other, step in launch.steps.items())
     went_on = step.ended("sync_weights") and any(
         step.began(phase) for phase in ("eval", "save_checkpoints", "save_hf_model")
     )
-    if "metrics" in step.words or later or went_on or number in launch.saved:
+    if "metrics" in step.words or later or went_on or launch.saved.get(number) == number:
         return True
     if step.failed or "flushed" in step.words or (launch.failed is not None and number == max(launch.steps)):
         return False
