@@ -326,6 +326,16 @@ def test_a_lost_dump_may_have_held_the_sessions_that_none_names(tmp_path):
     assert (row["step"], row["member"]) == (1, False)
 
 
+def test_sessions_of_another_run_in_the_same_log_folder_are_left_out(tmp_path):
+    run = story(tmp_path / "run")
+    shutil.copytree(run.folder / "log/traj_payload/demo/i3", run.folder / "log/traj_payload/other/i3")
+    file = next((run.folder / "log/traj_payload/other").rglob("s3a/session.json"))
+    file.write_text(file.read_text().replace("s3a", "elsewhere"))
+    tables = run.tables()
+    assert "elsewhere" not in spans(tables)
+    assert codes(tables)["sessions-of-other-runs"] == "fates"
+
+
 def test_drops_are_counted_where_no_sessions_were_kept(tmp_path):
     run = story(tmp_path / "run")
     shutil.rmtree(run.folder / "log/traj_payload")

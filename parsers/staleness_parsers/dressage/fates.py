@@ -114,7 +114,7 @@ def write_sessions(
     sink: Sink,
 ) -> None:
     """Write trajectories, spans and fates of sessions in no dump, and when the dumped ones finished."""
-    known = _gather(members, staged, story)
+    known = _gather(members, staged, story, sink)
     dumped = (
         {row["key"]: row for row in samples.select("key", "trajectory_id", "group_id", "attempt").to_dicts()}
         if samples is not None
@@ -218,12 +218,10 @@ def _write_counted(model: Model, story: Story, sink: Sink) -> None:
             )
 
 
-def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story) -> dict[str, Session]:
+def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story, sink: Sink) -> dict[str, Session]:
     """Collect all sessions by name, from payloads, then the proxy's and the console's lines, then dumps."""
     known: dict[str, Session] = {}
-    rows = (
-        staged.scan("dressage_sessions").sort("source").collect().to_dicts() if staged.has("dressage_sessions") else []
-    )
+    rows = _own_payloads(members, staged, sink)
     for row in rows:
         session = known.setdefault(row["session"], Session(row["session"], row["source"]))
         session.instance = session.instance or row["instance"]
@@ -248,6 +246,25 @@ def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story) -> d
             session.instance = session.instance or member["instance"]
             session.stopped = session.stopped or "either"
     return known
+
+
+def _own_payloads(members: list[Mapping[str, Any]], staged: Staged, sink: Sink) -> list[dict[str, Any]]:
+    """Return the rows of payloads, less those of other runs that share LOG_DIR: none of their sessions is in a dump."""
+    if not staged.has("dressage_sessions"):
+        return []
+    run_name = pl.col("source").str.split("/").list.get(-4, null_on_oob=True)
+    rows = staged.scan("dressage_sessions").with_columns(run_name.alias("run")).sort("source").collect()
+    dumped = {member["session"] for member in members}
+    own = rows.filter(pl.col("session").is_in(dumped))["run"].unique().drop_nulls().to_list()
+    others = rows.filter(pl.col("run").is_not_null() & ~pl.col("run").is_in(own))
+    if not own or others.is_empty():
+        return rows.to_dicts()
+    names = ", ".join(sorted(others["run"].unique()))
+    message = (
+        f"Sessions under {names} are left out: none of them is in a dump, so they are taken for those of other runs."
+    )
+    sink.diagnose("note", "sessions-of-other-runs", message, source=others["source"][0], opens="fates")
+    return rows.filter(pl.col("run").is_null() | pl.col("run").is_in(own)).to_dicts()
 
 
 def _explain(
