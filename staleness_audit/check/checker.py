@@ -44,7 +44,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = per_step_rows(classes, limit, rebuilt, openings)
-    trajectories, tokens = trajectory_fates(classes, openings, per_step), token_fates(classes, openings, per_step)
+    trajectories, tokens = trajectory_fates(classes, openings, per_step, replay=facts["replay"]), token_fates(classes, openings, per_step)
     check_conservation(tokens, openings, diagnostics)
     stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)

@@ -29,9 +29,7 @@ def per_step_rows(
             continue
         tokens, uses = tokens_of.get(key, []), uses_of.get(key, [])
         sure = step["certain"]
-        trajectories = Interval(
-            sum(row["uses_lo"] for row in uses if row["certain"]), sum_open(row["uses_hi"] for row in uses)
-        )
+        trajectories = _step_members(step, uses)
         loss = _step_tokens(step, uses)
         token_classes = [token_class(row) for row in tokens]
         with_tokens = [row for row in uses if row["possible"]]
@@ -57,6 +55,7 @@ def per_step_rows(
             )
         started, ended = step["started"], step["ended"]
         result[key] = {
+            "members": trajectories,
             "loss": loss,
             "violating": violating,
             "members_mean": mean(members),
@@ -105,6 +104,16 @@ def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
     for row in rows:
         grouped.setdefault((row["attempt"], row["step"]), []).append(row)
     return grouped
+
+
+def _step_members(step: Mapping[str, Any], uses: Rows) -> Interval:
+    """Trajectories of a step: what its uses add up to, narrowed by what the log states of the step."""
+    least = sum(row["uses_lo"] for row in uses if row["certain"])
+    if step["certain"]:
+        least = max(least, step["stated_lo"] or 0)
+    ends = [end for end in (sum_open(row["uses_hi"] for row in uses), step["stated_hi"]) if end is not None]
+    most = min(ends, default=None)
+    return Interval(least, most if most is None or most >= least else least)
 
 
 def _step_tokens(step: Mapping[str, Any], uses: Rows) -> Interval:

@@ -81,7 +81,7 @@ def read_pickle(
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
     *,
-    on_build: Callable[[Any, Any], object] = drop_state,
+    on_build: Callable[[Any, Any], None] = drop_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
 
