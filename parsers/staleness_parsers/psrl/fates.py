@@ -20,7 +20,7 @@ Fate = tuple[str, str | None, Row, str]
 
 def write_fates(story: Story, teller: Teller, trained: set[int], sink: Sink) -> frozenset[str]:
     """Write the lives and ends of untrained requests; returns the classes of fates that these logs don't show."""
-    attempt = int(story.first > 1)
+    attempt = int(story.relaunched)
     known = set(story.requests)
     if story.siblings:
         known |= {prompt * story.siblings + index for prompt, index in story.book.reserved}
@@ -54,7 +54,7 @@ def write_fates(story: Story, teller: Teller, trained: set[int], sink: Sink) -> 
 def _unseen(story: Story, *, seen: bool) -> frozenset[str]:
     told = {MANAGER, TRACKER} <= story.book.informed
     if story.requests or (seen and told):
-        return frozenset({"lost"}) if story.first > 1 else frozenset()
+        return frozenset({"lost"}) if story.relaunched else frozenset()
     return frozenset({"dropped", "cancelled", "lost", "pending"})
 
 
