@@ -185,7 +185,7 @@ class Teller:
         event = {"trajectory_id": name, "attempt": attempt, "evidence": "recorded"}
         if traced or reserved:
             self._events.append({**event, "seq": where["line"], "ts": ts, "kind": "admitted", **where})
-        if traced and traced.calls[-1].completed:
+        if traced and traced.calls[-1].completed and not self._pins.several:
             end = traced.calls[-1].segments[-1].pop or {}
             self._events.append(
                 {
