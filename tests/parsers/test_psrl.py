@@ -228,6 +228,35 @@ def test_generations_of_an_earlier_launch_have_unknown_versions(tmp_path):
     assert data["staleness"]["max"] == {"lo": 0, "hi": 1}
 
 
+def test_a_request_with_several_trajectories_repeats_its_id(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    run.informed()
+    run.made(7, 0, tokens=50)
+    run.trained(1, 7, 7)
+    run.text("7_0", 0, 20)
+    run.text("7_1", 0, 30)
+    data = audit(run.write()).data
+    assert data["trajectories"]["trained"] == {"lo": 2, "hi": 2}
+    assert data["tokens"]["trained"] == {"lo": 50, "hi": 50}
+
+
+def test_in_chunk_mode_a_repeated_id_was_emitted_twice(tmp_path):
+    run = story(tmp_path)
+    run.say("AgentLoopManager", "Emitted train chunk buffer=2 idx=0 size=1 is_last=True (consumed 0 -> 1 / 1)")
+    run.trained(3, 2)
+    assert audit(run.write()).data["tokens"]["trained"] == {"lo": 60, "hi": 60}
+
+
+def test_validation_may_use_the_same_ids(tmp_path):
+    run = story(tmp_path)
+    run.made(1, 2, tokens=5)  # validation at version 2; step 2 starts from version 1
+    run.say("AgentLoopManager", "VALIDATION Buffer 0 version tag distribution:")
+    data = audit(run.write()).data
+    assert data["tokens"]["trained"] == {"lo": 60, "hi": 60}
+    assert counts(data) == {0: (2, 2), 1: (1, 1)}
+
+
 def test_generations_beyond_the_log_prove_nothing(tmp_path):
     run = story(tmp_path)
     run.logs["AgentLoopManager"] = run.logs["AgentLoopManager"][:3]  # up to buffer 1

@@ -85,6 +85,11 @@ def _hints(story: Story) -> Iterator[Hint]:
             "keep route_trace.log (psrl.rollout_gateway.rust_log_filter with route_trace=info); with the default "
             "logging path it lies in a folder named ~ below the launch directory",
         )
+    if not story.requests and not story.texts:
+        yield Hint(
+            "whether requests had several turns, of which each may be older than the first",
+            "set psrl.agentic_rl.trajectory_output.enable",
+        )
     if not story.dumped:
         yield Hint("which trajectories each step trained", "set trainer.rollout_data_dir")
     if TRACKER not in story.book.informed:

@@ -95,7 +95,10 @@ class Teller:
             # Several launches of the id, of which not all need be of this trajectory.
             text = Text(text.tokens, None, text.turns)
         spans = _limited(spans, text.version, v_train)
-        self._write(name, group, attempt, traced, reserved, row, spans)
+        ended = traced is not None and traced.calls[-1].completed
+        # Between two turns a request is not finished, although its last call is complete.
+        ended = ended and (v_train is not None or not self._pins.several)
+        self._write(name, group, attempt, traced, reserved, row, spans, ended=ended)
         newest = [version for version in (text.version, *self._book.snapshots.get(request, {})) if version is not None]
         return Life(self._loss(calls, text, part), min(newest, default=None) if known else None)
 
@@ -165,6 +168,8 @@ class Teller:
         reserved: Row | None,
         row: Row,
         spans: Sequence[Span],
+        *,
+        ended: bool,
     ) -> None:
         place = traced.first if traced else reserved or row
         where = {"source": place["source"], "line": place["line"]}
@@ -185,7 +190,7 @@ class Teller:
         event = {"trajectory_id": name, "attempt": attempt, "evidence": "recorded"}
         if traced or reserved:
             self._events.append({**event, "seq": where["line"], "ts": ts, "kind": "admitted", **where})
-        if traced and traced.calls[-1].completed and not self._pins.several:
+        if traced and ended:
             end = traced.calls[-1].segments[-1].pop or {}
             self._events.append(
                 {
