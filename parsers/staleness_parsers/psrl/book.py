@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from staleness_parsers.psrl.components import MANAGER, TRACKER
+from staleness_parsers.psrl.components import TRACKER
 
 Row = Mapping[str, Any]
+_INFORMED: Final = ("header", "wait", "ready", "begin", "push", "pull", "reserve", "failed")
+_REPLICA: Final = "vLLMHTTPServer_Replica"
 _QUARTER: Final = timedelta(minutes=15)
 
 
@@ -31,9 +33,9 @@ class Buffer:
 class Book:
     """The state that the messages leave behind.
 
-    ``reserved``: first reservation of (prompt, index): the version that counts. ``occupied``: a group's last place, or none
-    any more. ``stored``: requests whose results are kept. ``surplus``, ``old``, ``aborted``, ``refused``: request ids, ``failed``
-    and ``filtered``: prompts, with the line that says so.
+    ``reserved``: first reservation of (prompt, index): the version that counts. ``occupied``: a group's last place.
+    ``stored``: requests whose results are kept. ``surplus``, ``old``, ``aborted``, ``refused``: request ids, ``failed``
+    and ``filtered``: prompts, with the line that says so. ``replicas``: instances with a log that is not damaged.
     """
 
     reserved: dict[tuple[int, int], Row] = field(default_factory=dict)
@@ -43,7 +45,8 @@ class Book:
     seen_buffers: set[int] = field(default_factory=set)
     pushes: dict[int, Row] = field(default_factory=dict)
     pulls: dict[str, dict[int, Row]] = field(default_factory=lambda: defaultdict(dict))
-    overtaken: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    replicas: set[str] = field(default_factory=set)
+    overtaken: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     snapshots: dict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     failed: dict[int, Row] = field(default_factory=dict)
     filtered: dict[int, Row] = field(default_factory=dict)
@@ -53,12 +56,12 @@ class Book:
     refused: dict[int, Row] = field(default_factory=dict)
     retagged: Row | None = None
     chunked: bool = False
-    moved: bool = False
     validates: bool = False
+    partial: bool | None = None
     waiting: Row | None = None
     anchor: datetime | None = None
     informed: set[str] = field(default_factory=set)
-    """Components whose log is at level INFO or finer; ``Replica*`` names are those with any line."""
+    """Components whose log is at level INFO or finer."""
     offset: timedelta | None = None
 
     def utc(self, row: Row | None) -> datetime | None:
@@ -75,12 +78,18 @@ class Book:
         pulled = self.pulls.get(str(instance), {})
         if tag in pulled:
             return tag
+        if self.partial and instance in self.replicas:
+            # Its log, if it has any line, warns of every pull that overtook.
+            return self.overtaken[instance].get(tag, tag)
         return min((version for version in pulled if version > tag), default=None)
 
 
-def keep_book(messages: Sequence[Row], started: datetime | None) -> Book:
-    """Follow the messages, each file in its order. ``started``: when the statistics say that they began (UTC)."""
-    book = Book()
+def keep_book(messages: Sequence[Row], started: datetime | None, partial: bool | None) -> Book:
+    """Follow the messages, each file in its order.
+
+    ``started``: when the statistics say that they began (UTC); ``partial``: whether requests continue after syncs.
+    """
+    book = Book(partial=partial)
     current: Buffer | None = None
     for row in _chosen(messages):
         kind, numbers = row["kind"], row["numbers"]
@@ -90,9 +99,9 @@ def keep_book(messages: Sequence[Row], started: datetime | None) -> Book:
             current.tags.add((numbers[0], numbers[1], numbers[2]))
         else:
             _take(book, row, kind, numbers)
-        if row["component"] == MANAGER and kind in ("header", "wait", "ready"):
+        if kind in ("header", "wait", "ready"):
             book.seen_buffers.add(numbers[0])
-        if kind in ("header", "wait", "ready", "begin", "push", "pull", "reserve", "failed"):
+        if kind in _INFORMED:
             book.informed.add(row["component"])
     if book.anchor is not None and started is not None:
         # The recorder's start stands in both clocks, a moment apart.
@@ -125,12 +134,10 @@ def _take(book: Book, row: Row, kind: str, numbers: Sequence[int]) -> None:
         book.occupied[numbers[0]] = row if kind != "move" or before is None else {**before, "numbers": numbers}
     elif kind == "clear":
         book.occupied.pop(numbers[0], None)
-    elif kind == "push":
-        book.pushes.setdefault(numbers[0], row)
-    elif kind == "pull":
-        book.pulls[row["worker"]].setdefault(numbers[0], row)
+    elif kind in ("push", "pull"):
+        (book.pushes if kind == "push" else book.pulls[row["worker"]]).setdefault(numbers[0], row)
     elif kind == "overtaken":
-        book.overtaken[row["component"].removeprefix("vLLMHTTPServer_Replica")].add(numbers[1])
+        book.overtaken[row["component"].removeprefix(_REPLICA)][numbers[1]] = numbers[0]
     elif kind == "snapshot":
         counts = book.snapshots[numbers[1]]
         counts[numbers[0]] = max(numbers[2], counts.get(numbers[0], 0))
@@ -149,14 +156,13 @@ def _take(book: Book, row: Row, kind: str, numbers: Sequence[int]) -> None:
 def _remember(book: Book, row: Row, kind: str) -> None:
     if kind == "stored":
         book.stored.update(row["ids"])
+    elif kind in ("present", "damaged"):
+        name = row["component"].removeprefix(_REPLICA)
+        (book.replicas.add if kind == "present" else book.replicas.discard)(name)
     elif kind == "retagged":
         book.retagged = book.retagged or row
-    elif kind == "chunk":
-        book.chunked = True
-    elif kind == "moved":
-        book.moved = True
-    elif kind == "validation":
-        book.validates = True
+    elif kind in ("chunk", "validation"):
+        book.chunked, book.validates = book.chunked or kind == "chunk", book.validates or kind == "validation"
     elif kind in ("wait", "gate"):
         book.waiting = row
     elif kind == "anchor":

@@ -1,8 +1,9 @@
 """What the gateway's trace says of every request: its calls, their segments, and the versions that made them.
 
-A call is one turn; its segments end at pops. The version of the first is the call's tag (guide section 3); of the others it
+A call is one turn; its segments end at pops. The first is of the call's tag (guide section 3); for the others it
 lies between pins: an instance's versions never decrease, so a placement that was pinned on it earlier in the trace
-gives the lower end and one pinned later the upper end. Lines are in the order of the gateway's decisions, no clock is needed.
+gives the lower end and one pinned later the upper end. Lines are in the order of the gateway's decisions: no clock is
+needed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Newest = Callable[[str | None, int], int | None]
 
 @dataclass
 class Segment:
-    """A run of ``tokens`` (None = never popped) on one instance. ``order`` is the place of its two lines in the trace."""
+    """A run of ``tokens`` (None = never popped) on one instance. ``order``, ``popped``: its places in the trace."""
 
     placed: Row
     order: int

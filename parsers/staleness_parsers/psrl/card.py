@@ -39,7 +39,7 @@ CARD: Final = Card(
             CONVERSION,
             True,
             STALENESS,
-            "a reserved slot is never later than its group's version plus the bound; groups take the lowest legal slot.",
+            "a reserved slot is never later than its group's version plus the bound; groups take the lowest legal.",
         ),
         Mode(
             "native multi-turn loops without sticky routing",
@@ -58,8 +58,8 @@ CARD: Final = Card(
             "a raised tag makes an entry movable to later buffers, again and again.",
         ),
     ),
-    betrays="A missing step's generations are betrayed by later steps and by the buffers' headers, unless they are the last "
-    "at the default log level. Nothing betrays lost lines of the trace's middle except token counts that do not fit, "
+    betrays="A missing step's generations are betrayed by later steps and by the buffers' headers, unless they are the "
+    "last at the default log level. Nothing betrays lost lines of the trace's middle except counts that do not fit, "
     "nor a folder of trajectories that is missing.",
     refines=("verl",),
 )

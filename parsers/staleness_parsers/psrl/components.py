@@ -20,7 +20,7 @@ from staleness_audit.readers.console import parse_local_time, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 TABLE: Final = "psrl_messages"
-ROWS: Final = {
+ROWS: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "source": pl.String,
     "line": pl.Int64,
     "ts": pl.Datetime("us"),
@@ -41,8 +41,9 @@ _CONSOLE_LINE: Final = re.compile(rf"{_COMPONENT} - (.*)")
 _FILE_LINE: Final = re.compile(r"(?:- )?(?:[\w.]+ - \d+ - )?(.*)")
 
 _ENTRY: Final = (
-    r"EntryInfo\(rollout_instance_id=(?P<instance>.*?), prompt_id=(?P<prompt>\d+), request_idx=(?P<index>\[[^\]]*\]|-?\d+), "
-    r"model_version=(?P<version>\[[^\]]*\]|-?\d+),.*?is_validate=(?P<validate>True|False)\)"
+    r"EntryInfo\(rollout_instance_id=(?P<instance>.*?), prompt_id=(?P<prompt>\d+), "
+    r"request_idx=(?P<index>\[[^\]]*\]|-?\d+), model_version=(?P<version>\[[^\]]*\]|-?\d+),"
+    r".*?is_validate=(?P<validate>True|False)\)"
 )
 _SLOT: Final = r"\(buffer (?P<buffer>\d+), entry (?P<slot>\d+)\)"
 _ENTRY_LINE: Final = re.compile(
@@ -57,7 +58,7 @@ _PLAIN: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
         (MANAGER, "tag", _HEADER_TAG),
         (MANAGER, "validation", r"VALIDATION Buffer (\d+) "),
         (MANAGER, "wait", r"Buffer (\d+) is not ready, waiting"),
-        (MANAGER, "ready", r"\[Single Event\] BUFFER_READY - Train Buffer (\d+) is ready"),
+        (MANAGER, "ready", r"(?:BUFFER_READY - Train )?Buffer (\d+) is ready"),
         (MANAGER, "gate", r"Waiting for ps model version: (\d+)"),
         (MANAGER, "failed", r"notify_group_failed \(train\): .*parent_id=(\d+)"),
         (MANAGER, "filtered", r"Post-processing function returned empty data for prompt (\d+)"),
@@ -95,8 +96,16 @@ def files(run: RunFiles) -> list[RunFile]:
 
 
 def stage(run: RunFiles, piece: Piece, sink: Sink, *, console: bool) -> None:
-    """Stage the messages of one log."""
+    """Stage the messages of one log; ``present`` = the component's file has a line, ``damaged`` = it is broken."""
     stem = run.file(piece.source).name.rsplit("/", 1)[-1].removesuffix(".log")
+    blank: dict[str, Any] = {
+        "source": piece.source,
+        "ts": None,
+        "console": console,
+        "ids": [],
+        "numbers": [],
+        "worker": None,
+    }
     rows: list[dict[str, Any]] = []
     last = None
     try:
@@ -105,14 +114,15 @@ def stage(run: RunFiles, piece: Piece, sink: Sink, *, console: bool) -> None:
             if cut or component is None or (last is not None and (ts, message) == last):
                 continue
             last = (ts, message) if ts is not None else None
+            place = {**blank, "line": line, "component": component}
+            if not console and not rows:
+                rows.append({**place, "kind": "present"})
             if "\0" in message or "\ufffd" in message:
+                rows.append({**place, "kind": "damaged"})
                 _damaged(sink, piece.source, line)
-            for found in _read(component, message):
-                row = {"ids": [], "numbers": [], "worker": None, **found}
-                rows.append(
-                    {"source": piece.source, "line": line, "ts": ts, "component": component, "console": console, **row}
-                )
+            rows.extend({**place, "ts": ts, **found} for found in _read(component, message))
     except DamagedStream as damage:
+        rows.append({**blank, "line": damage.line, "component": stem, "kind": "damaged"})
         _damaged(sink, piece.source, damage.line)
     sink.write(TABLE, pl.DataFrame(rows, schema=ROWS))
 

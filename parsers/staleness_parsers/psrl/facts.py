@@ -24,7 +24,7 @@ def facts(story: Story, unseen: frozenset[str]) -> RunFacts:
         config=dict(story.settings.shown),
         bound=Bound(bound, STALENESS, bound, CONVERSION) if bound is not None else Bound(None),
         guarantee=_guarantee(story, bound),
-        attempts=(Attempt(0), Attempt(1, resumed_after=story.first - 1)) if story.first > 1 else (Attempt(0),),
+        attempts=(Attempt(0), Attempt(1, resumed_after=story.first - 1)) if story.relaunched else (Attempt(0),),
         signs=tuple(_signs(story)),
         unseen=unseen,
         hints=tuple(_hints(story)),
@@ -68,9 +68,10 @@ def _signs(story: Story) -> Iterator[Sign]:
         yield Sign(
             "progress", book.utc(buffer.row), f"buffer {number} is trained", buffer.row["source"], buffer.row["line"]
         )
-    for version, row in sorted(book.pushes.items()):
-        yield Sign("progress", book.utc(row), f"version {version} is pushed", row["source"], row["line"])
-    if row := book.waiting:
+    for version, push in sorted(book.pushes.items()):
+        yield Sign("progress", book.utc(push), f"version {version} is pushed", push["source"], push["line"])
+    row = book.waiting
+    if row is not None:
         what = f"the trainer waits for buffer {row['numbers'][0]}"
         if row["kind"] == "gate":
             what = f"dispatch waits for version {row['numbers'][0]}"
@@ -83,6 +84,11 @@ def _hints(story: Story) -> Iterator[Hint]:
             "the version of every call and its tokens",
             "keep route_trace.log (psrl.rollout_gateway.rust_log_filter with route_trace=info); with the default "
             "logging path it lies in a folder named ~ below the launch directory",
+        )
+    if not story.requests and not story.texts:
+        yield Hint(
+            "whether requests had several turns, of which each may be older than the first",
+            "set psrl.agentic_rl.trajectory_output.enable",
         )
     if not story.dumped:
         yield Hint("which trajectories each step trained", "set trainer.rollout_data_dir")

@@ -20,7 +20,7 @@ Fate = tuple[str, str | None, Row, str]
 
 def write_fates(story: Story, teller: Teller, trained: set[int], sink: Sink) -> frozenset[str]:
     """Write the lives and ends of untrained requests; returns the classes of fates that these logs don't show."""
-    attempt = int(story.first > 1)
+    attempt = int(story.relaunched)
     known = set(story.requests)
     if story.siblings:
         known |= {prompt * story.siblings + index for prompt, index in story.book.reserved}
@@ -54,7 +54,7 @@ def write_fates(story: Story, teller: Teller, trained: set[int], sink: Sink) -> 
 def _unseen(story: Story, *, seen: bool) -> frozenset[str]:
     told = {MANAGER, TRACKER} <= story.book.informed
     if story.requests or (seen and told):
-        return frozenset({"lost"}) if story.first > 1 else frozenset()
+        return frozenset({"lost"}) if story.relaunched else frozenset()
     return frozenset({"dropped", "cancelled", "lost", "pending"})
 
 
@@ -63,31 +63,44 @@ def _fates(story: Story, request: int, row: Row) -> Iterator[Fate]:
     book = story.book
     group = story.group(request)
     prompt = int(group) if group is not None else -1
-    traced = story.requests.get(request)
-    finished = traced is not None and traced.calls[-1].completed
     for found, reason in ((book.old, "stale"), (book.refused, "stale"), (book.surplus, "surplus")):
         if place := found.get(request):
-            yield ("dropped" if finished else "cancelled"), reason, place, "derived"
+            yield from _stopped(story, request, reason, place)
             return
     if place := book.failed.get(prompt):
-        yield from _failed(story, request, prompt, place, finished=finished)
+        yield from _failed(story, request, place)
     elif place := book.filtered.get(prompt):
-        yield ("dropped" if traced is None or finished else "cancelled"), "zero_advantage", place, "derived"
+        yield from _stopped(story, request, "zero_advantage", place)
     elif place := book.aborted.get(request):
-        yield ("dropped" if finished else "cancelled"), "unknown", place, "derived"
+        yield from _stopped(story, request, "unknown", place)
     elif (place := book.occupied.get(prompt)) and place["kind"] == "wasted" and place["numbers"][2] in book.buffers:
         yield "dropped", "surplus", place, "derived"
     elif not {MANAGER, TRACKER} <= book.informed:
-        yield ("dropped" if finished else "cancelled"), "unknown", row, "inferred"
-        yield "lost", "unknown", row, "inferred"
+        yield from ((kind, "unknown", row, "inferred") for kind in (*_ends(story, request), "lost"))
         yield "pending", None, row, "inferred"
 
 
-def _failed(story: Story, request: int, prompt: int, place: Row, *, finished: bool) -> Iterator[Fate]:
+def _ends(story: Story, request: int) -> tuple[str, ...]:
+    """How a request that a rule stopped ended: after its generation (dropped), before (cancelled), or either."""
+    traced = story.requests.get(request)
+    if traced is not None and not traced.calls[-1].completed:
+        return ("cancelled",)
+    # Between two turns it is unfinished although its last call is complete; its text is written when it ends.
+    if (traced is not None and not story.pins.several) or (request, None) in story.texts:
+        return ("dropped",)
+    return ("dropped", "cancelled")
+
+
+def _stopped(story: Story, request: int, reason: str, place: Row) -> Iterator[Fate]:
+    ends = _ends(story, request)
+    for kind in ends:
+        yield kind, reason, place, "derived" if len(ends) == 1 else "inferred"
+
+
+def _failed(story: Story, request: int, place: Row) -> Iterator[Fate]:
     """One request of the group failed; its siblings were stopped, or had finished and went with it."""
-    siblings = [other for other in story.requests if story.group(other) == str(prompt)]
-    if story.siblings == 1 or siblings == [request] == [place["numbers"][0] * (story.siblings or 1)]:
+    if story.siblings == 1:
         yield "lost", "error", place, "derived"
         return
     yield "lost", "error", place, "inferred"
-    yield ("dropped" if finished else "cancelled"), "group", place, "inferred"
+    yield from ((kind, "group", place, "inferred") for kind in _ends(story, request))

@@ -53,9 +53,25 @@ class Story:
             return str(traced.prompt)
         return str(request // self.siblings) if self.siblings else None
 
+    @property
+    def relaunched(self) -> bool:
+        """Whether some generations may be of an earlier launch."""
+        return self.first > 1
+
     def attempt(self, step: int) -> int:
         """Return the launch that a step belongs to: 0 is an earlier one if there was any."""
-        return int(self.first > 1 and step >= self.first)
+        return int(self.relaunched and step >= self.first)
+
+    def doubtful(self, step: int) -> bool:
+        """Whether the last launch, by its log, did not come as far as this step.
+
+        Its generations are an earlier launch's, or the end of the log is lost.
+        """
+        return bool(self.book.seen_buffers) and step > max(self.book.seen_buffers) + 1
+
+    def current(self, step: int) -> bool:
+        """Whether the logs are of the launch that trained the step."""
+        return step >= self.first and not self.doubtful(step)
 
     def train_versions(self, step: int) -> tuple[int, int]:
         """Version that a step starts from; during a critic's warm-up no update is pushed (guide section 3)."""
@@ -82,7 +98,7 @@ def _validates(story: Story) -> bool:
 
 def _story(staged: Staged, sink: Sink) -> Story:
     shown = settings.combine(_rows(staged, settings.TABLE, ["source"]), sink)
-    book = keep_book(_rows(staged, components.TABLE, ["source", "line"]), shown.started)
+    book = keep_book(_rows(staged, components.TABLE, ["source", "line"]), shown.started, shown.partial)
     requests = trace(_rows(staged, gateway.TABLE, ["source", "line"]))
     texts: dict[tuple[int, int | None], list[Row]] = defaultdict(list)
     for row in _rows(staged, dumps.TEXTS, ["source"]):
@@ -137,12 +153,16 @@ def _fill(story: Story, sink: Sink) -> None:
     book = story.book
     last = max([*story.steps, 0])
     missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
-    missing |= {step for step in range(1 if story.dumped else last + 1, last) if step not in story.steps}
+    missing |= {step for step in range(min(story.first, min(story.steps, default=1)), last) if step not in story.steps}
     for step in sorted(missing | story.holes):
         known = {member.request for member in story.steps.get(step, [])}
         added = [member for member in _occupants(story, step - 1) if member.request not in known]
+        size = book.buffers[step - 1].size if step - 1 in book.buffers else 0
+        if len(known) + len(added) > size:
+            # A damaged or cut log: some of these left the buffer again.
+            added = [Member(member.request, None, member.row, "inferred") for member in added]
         story.steps.setdefault(step, []).extend(added)
-        complete = step - 1 in book.buffers and len(story.steps[step]) == book.buffers[step - 1].size
+        complete = 0 < len(story.steps[step]) == size
         if not complete:
             story.holes.add(step)
             sink.diagnose(
@@ -175,7 +195,7 @@ def _write_training(story: Story, teller: Teller, sink: Sink) -> set[int]:
     uses: list[dict[str, Any]] = []
     trained: set[int] = set()
     for step, members in story.steps.items():
-        current = step >= story.first
+        current = story.current(step)
         for member in members:
             name = str(member.request) + ("" if member.part is None else f"_{member.part}")
             if current:
@@ -206,6 +226,7 @@ def _write_training(story: Story, teller: Teller, sink: Sink) -> set[int]:
                     "loss_tokens_lo": life.loss[0],
                     "loss_tokens_hi": life.loss[1],
                     "staleness_lo": low,
+                    "member": member.evidence != "inferred",
                     "evidence": member.evidence,
                     "source": member.row["source"],
                     "line": member.row["line"],
@@ -235,7 +256,7 @@ def _write_steps(story: Story, sink: Sink) -> None:
                 "v_train_hi": hi,
                 "started": book.utc(buffer.row) if buffer else None,
                 "ended": book.utc(book.pushes.get(step)),
-                "completed": True if done else None,
+                "completed": True if done and not story.doubtful(step) else None,
                 "evidence": "recorded" if dumped else "derived",
                 "source": proof["source"],
                 "line": proof["line"],
@@ -262,7 +283,7 @@ def _write_steps(story: Story, sink: Sink) -> None:
         "syncs",
         [
             {
-                "attempt": int(story.first > 1),
+                "attempt": int(story.relaunched),
                 "version_lo": version,
                 "version_hi": version,
                 "ended": book.utc(row),
@@ -279,8 +300,16 @@ def _write_steps(story: Story, sink: Sink) -> None:
 
 def _remark(story: Story, sink: Sink) -> None:
     if not story.steps:
-        message = "No file tells which steps were trained: set trainer.rollout_data_dir, or log at PSRL_LOGGING_LEVEL=INFO or finer."
+        message = (
+            "No file tells which steps were trained: set trainer.rollout_data_dir, or PSRL_LOGGING_LEVEL=INFO or finer."
+        )
         sink.diagnose("warning", "no-steps", message, opens="training")
+    for step in filter(story.doubtful, story.steps):
+        message = (
+            f"Step {step} has generations, but the launch's log does not come so far: they are an earlier launch's "
+            "(then remove them), or the end of the log is lost."
+        )
+        sink.diagnose("warning", "step-not-logged", message, opens="training")
     if row := story.book.retagged:
         message = (
             "Requests were re-tagged with newer versions when they resumed, so the run's own staleness is too low."

@@ -14,7 +14,7 @@ from staleness_audit.readers.console import strip_ansi
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 TABLE: Final = "psrl_route"
-ROWS: Final = {
+ROWS: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "source": pl.String,
     "line": pl.Int64,
     "ts": pl.Datetime("us", "UTC"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -57,7 +58,6 @@ class Teller:
         self._trajectories: list[dict[str, Any]] = []
         self._spans: list[dict[str, Any]] = []
         self._events: list[dict[str, Any]] = []
-        self._found = {prompt: row for (prompt, _), row in book.reserved.items()}
 
     def reservation(self, request: int) -> Row | None:
         """Return the first reservation of a request."""
@@ -77,7 +77,7 @@ class Teller:
         *,
         known: bool = True,
     ) -> Life:
-        """Note a trajectory. ``v_train``: of its step, if trained; ``known``: the logs are of the launch that made it."""
+        """Note a trajectory. ``v_train``: of its step, if trained; ``known``: the logs are of its launch."""
         traced = self._requests.get(request) if known else None
         reserved = self.reservation(request) if known else None
         text = self._text(request, part) if known else Text(None, None, None)
@@ -88,14 +88,17 @@ class Teller:
         elif traced and calls:
             low = min(call.tag for call in calls)
             tokens = text.tokens or (0, None)
-            spans = [Span(*tokens, low, None, traced.first)]
+            spans = [Span(tokens[0], tokens[1], low, None, traced.first)]
         else:
-            spans = self._untraced(request, text, reserved, row, trained=v_train is not None)
+            spans = self._untraced(request, text, reserved, row, v_train)
         if calls is None and traced:
             # Several launches of the id, of which not all need be of this trajectory.
             text = Text(text.tokens, None, text.turns)
         spans = _limited(spans, text.version, v_train)
-        self._write(name, group, attempt, traced, reserved, row, spans)
+        ended = traced is not None and traced.calls[-1].completed
+        # Between two turns a request is not finished, although its last call is complete.
+        ended = ended and (v_train is not None or not self._pins.several)
+        self._write(name, group, attempt, traced, reserved, row, spans, ended=ended)
         newest = [version for version in (text.version, *self._book.snapshots.get(request, {})) if version is not None]
         return Life(self._loss(calls, text, part), min(newest, default=None) if known else None)
 
@@ -104,7 +107,7 @@ class Teller:
         fitting = [calls for calls in traced.attempts if v_train is None or all(call.tag <= v_train for call in calls)]
         if len(fitting) == 1 or (fitting and not self._validates):
             return fitting[-1]
-        return traced.calls if len(traced.attempts) == 1 else None
+        return None
 
     def _text(self, request: int, part: int | None) -> Text:
         rows = self._texts.get((request, part), [])
@@ -128,17 +131,18 @@ class Teller:
             return Text(None, None, None)
         return text
 
-    def _untraced(self, request: int, text: Text, reserved: Row | None, row: Row, *, trained: bool) -> list[Span]:
+    def _untraced(self, request: int, text: Text, reserved: Row | None, row: Row, v_train: int | None) -> list[Span]:
         traced = self._requests.get(request)
-        lows = [call.tag for calls in traced.attempts for call in calls] if traced else []
+        tags = [call.tag for calls in traced.attempts for call in calls] if traced else []
+        lows = [tag for tag in tags if v_train is None or tag <= v_train]
         if traced is None and reserved is not None and text.turns == 1:
             lows = [reserved["numbers"][1]]
         low = max(min(lows, default=0), 0)
-        tokens: tuple[int, int | None] = text.tokens or ((1, None) if trained else (0, None))
+        tokens: tuple[int, int | None] = text.tokens or ((0, None) if v_train is None else (1, None))
         counts = self._book.snapshots.get(request, {})
         best = min(counts, default=None)
         if best is None or best < low or text.tokens is None or counts[best] >= text.tokens[0]:
-            return [Span(*tokens, low, None, reserved or row)]
+            return [Span(tokens[0], tokens[1], low, None, reserved or row)]
         # So many tokens were there while the engine served this version.
         early = counts[best]
         return [
@@ -152,7 +156,7 @@ class Teller:
         if calls is None or part is not None or not calls[-1].completed:
             return None, None
         made = sum(call.total for call in calls)
-        pairs = zip(calls, calls[1:], strict=False)
+        pairs = pairwise(calls)
         return (made if all(after.prompt == call.prompt + call.total for call, after in pairs) else 0), made
 
     def _write(
@@ -164,6 +168,8 @@ class Teller:
         reserved: Row | None,
         row: Row,
         spans: Sequence[Span],
+        *,
+        ended: bool,
     ) -> None:
         place = traced.first if traced else reserved or row
         where = {"source": place["source"], "line": place["line"]}
@@ -184,7 +190,7 @@ class Teller:
         event = {"trajectory_id": name, "attempt": attempt, "evidence": "recorded"}
         if traced or reserved:
             self._events.append({**event, "seq": where["line"], "ts": ts, "kind": "admitted", **where})
-        if traced and traced.calls[-1].completed:
+        if traced and ended:
             end = traced.calls[-1].segments[-1].pop or {}
             self._events.append(
                 {

@@ -16,6 +16,7 @@ from staleness_parsers.psrl.finish import finish_run
 STEP_FILE: Final = re.compile(r"(?:^|/)(\d+)\.jsonl$")
 TEXT_FILE: Final = re.compile(r"(?:^|/)v(\d+)/(\d+)(?:_(\d+))?\.txt$")
 TRAJECTORY_MARK: Final = b"=== "
+_VALIDATION: Final = re.compile(r"(?:^|[_.-])val(?:idation)?(?:[_.-]|$)")
 _CONSOLES: Final = (".log", ".out", ".err")
 
 
@@ -90,7 +91,7 @@ def _dumps(run: RunFiles) -> list[tuple[RunFile, int]]:
         file.name.rpartition("/")[0]
         for file, _ in found
         if re.match(rb'\s*\{"input": ?"', run.head(file.source, 64))
-        and not re.search("val", file.name.rpartition("/")[0].rpartition("/")[2])
+        and not _VALIDATION.search(file.name.rpartition("/")[0].rpartition("/")[2])
     }
     chosen = [(file, step) for file, step in found if file.name.rpartition("/")[0] in training]
     return sorted(chosen, key=lambda entry: (entry[1], entry[0].source))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -108,7 +108,7 @@ def _resolve(config: Mapping[str, Any], value: Any) -> Any:
     return None
 
 
-def combine(rows: list[dict[str, Any]], sink: Sink) -> Settings:
+def combine(rows: Sequence[Mapping[str, Any]], sink: Sink) -> Settings:
     """Join the files: of several launches (folders are named by time) the last one's settings hold."""
     hydra = sorted(
         (row for row in rows if row["source"].split(".gz")[0].split(".zst")[0].endswith(".yaml")),

@@ -1,0 +1,311 @@
+"""PSRL, by hand: one tag per call, one buffer per step - and each pitfall of the format's guide.
+
+``story``: request 0 is pinned to version 0 and trained by step 1 (v_train 0), request 1 is pinned to 0 and trained by
+step 2 (v_train 1), request 2 is pinned to 2 and trained by step 3 (v_train 2): staleness 0, 1, 0; 20 tokens each.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+
+import pytest
+from psrl_run import Run
+
+from staleness_audit.api import audit
+
+
+def story(root, informed=True):
+    run = Run(root)
+    run.settings()
+    if informed:
+        run.informed()
+    run.made(0, 0)
+    run.made(1, 0, instance=1)
+    if informed:
+        run.pull(0, 1)
+        run.pull(0, 2)
+    run.made(2, 2)
+    for step, request in ((1, 0), (2, 1), (3, 2)):
+        run.trained(step, request)
+    return run
+
+
+def counts(data, name="trajectory_histogram", unit="trajectories"):
+    return {row["staleness"]: (row[unit]["lo"], row[unit]["hi"]) for row in data["staleness"][name]}
+
+
+def test_a_tag_and_a_step_make_the_staleness(tmp_path):
+    data = audit(story(tmp_path).write()).data
+    assert (data["run"]["framework"], data["bound"]["value"], data["verdict"]) == ("psrl", 1, "pass")
+    assert data["run"]["steps"] == {"lo": 3, "hi": 3}
+    assert data["tokens"]["trained"] == {"lo": 60, "hi": 60}
+    assert counts(data) == {0: (2, 2), 1: (1, 1)}
+    assert data["guarantee"]["strict"] is True
+
+
+def test_without_the_tracker_a_pull_may_have_overtaken_the_advertisement(tmp_path):
+    data = audit(story(tmp_path, informed=False).write()).data
+    # Request 1 may have been of version 1; request 2 can't be newer than its step.
+    assert (data["verdict"], data["staleness"]["max"]) == ("pass", {"lo": 0, "hi": 1})
+
+
+def test_a_folder_equal_to_the_tag_excludes_that_a_pull_overtook(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    for step, request in ((2, 4), (3, 5)):
+        run.made(request, 1)
+        run.text(request, 1, 20)
+        run.trained(step, request)
+    data = audit(run.write()).data
+    assert data["staleness"]["max"] == {"lo": 1, "hi": 1}
+
+
+def test_a_pull_that_overtook_is_an_interval(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    run.informed(3)
+    run.pull(0, 2)
+    run.made(0, 1)
+    run.trained(4, 0)
+    data = audit(run.write()).data
+    assert data["staleness"]["max"] == {"lo": 1, "hi": 2}
+    assert data["verdict"] == "inconclusive"
+
+
+def test_an_interrupted_request_goes_on_with_its_tag_or_newer(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    run.informed(1)
+    run.route(0, 0)
+    run.pop(0, 0, 8, status="interrupted")
+    for instance in (0, 1):
+        run.pull(instance, 1)
+    run.made(7, 1, instance=1)
+    run.route(0, 0, instance=1, prompt=18, tokens=8)
+    run.pop(0, 0, 20, instance=1)
+    run.made(8, 1, instance=1)
+    run.trained(2, 0)
+    data = audit(run.write()).data
+    # 8 tokens of version 0; placements before and after prove that instance 1 served version 1.
+    assert counts(data, "token_histogram", "tokens") == {0: (12, 12), 1: (8, 8)}
+
+
+def test_a_later_turn_pinned_to_older_weights_is_found(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    run.informed(4)
+    for version in (1, 2, 3):
+        run.pull(0, version)
+    for version in (1, 2):
+        run.pull(1, version)
+    run.route(0, 3)
+    run.pop(0, 3, 5)
+    run.route(0, 2, instance=1, prompt=15)
+    run.pop(0, 2, 60, instance=1, prompt=15)
+    run.text(0, 3, 65, turns=2)
+    run.trained(5, 0)
+    run.header(4, (3, 1))
+    data = audit(run.write()).data
+    assert data["verdict"] == "fail"
+    assert data["violations"]["tokens"] == {"lo": 60, "hi": 60}
+    assert (data["guarantee"]["limit"], data["guarantee"]["strict"]) == (2, False)
+    said = {row["name"]: row["agrees"] for row in data["reported"]}
+    assert said["step.staleness_max"] is False
+
+
+def test_a_retry_starts_from_nothing(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    run.informed(1)
+    run.route(0, 0)
+    run.pop(0, 0, 7, status="interrupted")
+    run.pull(0, 1)
+    run.made(0, 1, tokens=9)
+    run.trained(2, 0)
+    data = audit(run.write()).data
+    assert data["tokens"]["trained"] == {"lo": 9, "hi": 9}
+    assert data["staleness"]["max"] == {"lo": 0, "hi": 0}
+
+
+def test_the_critics_warm_up_holds_versions_back(tmp_path):
+    run = story(tmp_path)
+    run.settings(critic_warmup=2)
+    steps = {row["step"]: row["v_train"] for row in audit(run.write()).data["per_step"]}
+    assert steps == {1: {"lo": 0, "hi": 0}, 2: {"lo": 0, "hi": 0}, 3: {"lo": 0, "hi": 1}}
+
+
+def inventory(root):
+    """DEBUG logs alone: group 16 of two, pinned to 3 and 4, moves from buffer 5 to 4 and is trained there."""
+    run = Run(root)
+    run.settings(rollout_n=2)
+    run.informed()
+    run.tracker(
+        f"[Entry Reserve]: entry {run.entry(16, 3)} reserved in (buffer 5, entry 1)",
+        f"[Reserved Entry Update]: entry {run.entry(16, 4, 1)} already reserved in (buffer 5, entry 1)",
+        f"[Entry Reserve]: entry {run.entry(16, 9, validate=True)} reserved in (buffer 0, entry 0)",
+        f"[Reserved Entry Clear]: entry {run.entry(16, 3)} cleared from (buffer 5, entry 1)",
+        f"[Entry Occupy (with reserve)]: entry {run.entry(16, '[3, 3, 4]', '[0, 1]')} occupied in (buffer 4, entry 0)",
+        "[Single Event] PUSH - Model with version tag 5 (nixl) pushed successfully",
+    )
+    run.say("AgentLoopManager", "Buffer 4 is not ready, waiting for it to be ready.")
+    run.say("AgentLoopManager", "Stored child IDs: [32, 33], Abort child IDs: []")
+    run.header(4, (3, 2))
+    run.text(32, 3, 20)
+    run.text(33, 4, 30)
+    return run
+
+
+def test_the_inventory_alone_tells_who_was_trained_on_what(tmp_path):
+    data = audit(inventory(tmp_path).write()).data
+    assert data["run"]["steps"] == {"lo": 1, "hi": 1}
+    assert data["tokens"]["trained"] == {"lo": 50, "hi": 50}
+    assert counts(data) == {0: (1, 1), 1: (1, 1)}
+    assert data["verdict"] == "pass"
+
+
+def test_a_re_tagged_request_keeps_its_first_tag(tmp_path):
+    run = inventory(tmp_path)
+    run.tracker(
+        f"[Entry Update]: request idx 1 entry in (buffer 5, entry 1) is updated to {run.entry(16, 4, 0)} "
+        "(version tag is updated to 4)"
+    )
+    run.settings(rollout_n=2, staleness=0)
+    data = audit(run.write()).data
+    assert data["guarantee"]["limit"] == "none"
+    assert data["verdict"] == "fail"  # request 32 ended at version 3 at the latest
+
+
+def test_a_wasted_group_is_not_trained(tmp_path):
+    run = inventory(tmp_path)
+    run.tracker(
+        f"[Entry Reserve]: entry {run.entry(17, 4)} reserved in (buffer 4, entry 1)",
+        f"[Entry Occupy (Redundant Rollout is Wasted)]: entry {run.entry(17, 4, '[0]')} occupied in "
+        "(buffer 4, entry 1)",
+    )
+    data = audit(run.write()).data
+    assert data["trajectories"]["trained"] == {"lo": 2, "hi": 2}
+    assert sum(value["hi"] for value in data["trajectories"]["dropped"].values()) == 1
+
+
+def test_why_requests_were_not_trained(tmp_path):
+    run = story(tmp_path)
+    for request in (3, 4, 5, 6, 7):
+        run.made(request, 2)
+    run.route(8, 2)
+    run.pop(8, 2, 4, status="interrupted")
+    run.say(
+        "AgentLoopManager",
+        "Buffer 2 is not ready, waiting for it to be ready.",
+        "notify_group_failed (train): dispatched 1 fresh replacement request(s) for parent_id=3.",
+        "Post-processing function returned empty data for prompt 4. Retrying immediately.",
+        "Aborting child requests [8] for sample 8.",
+    )
+    run.tracker("Added requests [3] to abort set", "Requests of version 2 to abort: {5}")
+    run.tracker("Request 6 is stale (version 2 < 3), cannot update status")
+    fates = audit(run.write()).data["trajectories"]
+    assert fates["lost"] == {"error": {"lo": 1, "hi": 1}}
+    assert fates["dropped"] == {"zero_advantage": {"lo": 1, "hi": 1}, "stale": {"lo": 2, "hi": 2}}
+    assert fates["cancelled"] == {"surplus": {"lo": 1, "hi": 1}}
+    assert fates["pending"] == {"lo": 1, "hi": 1}
+
+
+def test_at_the_default_level_a_missing_request_has_any_fate(tmp_path):
+    run = story(tmp_path, informed=False)
+    run.made(3, 2)
+    fates = audit(run.write()).data["trajectories"]
+    assert fates["dropped"] == {"unknown": {"lo": 0, "hi": 1}}
+    assert fates["pending"] == {"lo": 0, "hi": 1}
+
+
+def test_generations_of_an_earlier_launch_have_unknown_versions(tmp_path):
+    run = story(tmp_path)
+    run.logs["AgentLoopManager"] = []
+    run.say("AgentLoopManager", "Buffer 2 is not ready, waiting for it to be ready.")
+    data = audit(run.write()).data
+    assert data["run"]["attempts"] == 2
+    assert data["run"]["steps"] == {"lo": 3, "hi": 3}
+    assert data["staleness"]["max"] == {"lo": 0, "hi": 1}
+
+
+def test_a_request_with_several_trajectories_repeats_its_id(tmp_path):
+    run = Run(tmp_path)
+    run.settings()
+    run.informed()
+    run.made(7, 0, tokens=50)
+    run.trained(1, 7, 7)
+    run.text("7_0", 0, 20)
+    run.text("7_1", 0, 30)
+    data = audit(run.write()).data
+    assert data["trajectories"]["trained"] == {"lo": 2, "hi": 2}
+    assert data["tokens"]["trained"] == {"lo": 50, "hi": 50}
+
+
+def test_in_chunk_mode_a_repeated_id_was_emitted_twice(tmp_path):
+    run = story(tmp_path)
+    run.say("AgentLoopManager", "Emitted train chunk buffer=2 idx=0 size=1 is_last=True (consumed 0 -> 1 / 1)")
+    run.trained(3, 2)
+    assert audit(run.write()).data["tokens"]["trained"] == {"lo": 60, "hi": 60}
+
+
+def test_validation_may_use_the_same_ids(tmp_path):
+    run = story(tmp_path)
+    run.made(1, 2, tokens=5)  # validation at version 2; step 2 starts from version 1
+    run.say("AgentLoopManager", "VALIDATION Buffer 0 version tag distribution:")
+    data = audit(run.write()).data
+    assert data["tokens"]["trained"] == {"lo": 60, "hi": 60}
+    assert counts(data) == {0: (2, 2), 1: (1, 1)}
+
+
+def test_generations_beyond_the_log_prove_nothing(tmp_path):
+    run = story(tmp_path)
+    run.logs["AgentLoopManager"] = run.logs["AgentLoopManager"][:3]  # up to buffer 1
+    data = audit(run.write()).data
+    assert data["run"]["steps"]["lo"] == 2
+    assert data["verdict"] == "inconclusive"
+
+
+@pytest.mark.parametrize("damage", ["row", "empty", "missing", "trace"])
+def test_damage_forbids_to_pass(tmp_path, damage):
+    root = story(tmp_path).write()
+    dump = root / "rollout_data/2.jsonl"
+    if damage == "row":
+        dump.write_text(dump.read_text()[:40])
+    elif damage == "empty":
+        dump.write_text("")
+    elif damage == "missing":
+        dump.unlink()
+    else:
+        path = root / "psrl_logs/route_trace.log"
+        path.write_text(path.read_text().replace("version_tag=0", "version_tag=x", 1))
+    data = audit(root).data
+    assert data["verdict"] == "inconclusive"
+    assert data["tokens"]["trained"]["hi"] is None
+
+
+def test_a_cut_last_line_of_a_log_did_not_happen(tmp_path):
+    root = story(tmp_path).write()
+    for name in ("route_trace", "RequestStatusTracker"):
+        with (root / f"psrl_logs/{name}.log").open("a") as log:
+            log.write("2026-08-03 08:16:00  INFO route_tr")
+    assert audit(root).data["verdict"] == "pass"
+
+
+def test_packed_and_nested_files_say_the_same(tmp_path):
+    root = story(tmp_path / "plain").write()
+    for path in [*root.rglob("*.log"), *root.rglob("*.jsonl")]:
+        target = tmp_path / "packed/deeper" / path.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+    shutil.copytree(root / "outputs", tmp_path / "packed/deeper/outputs")
+    plain, packed = audit(root).data, audit(tmp_path / "packed").data
+    for key in ("verdict", "staleness", "trajectories", "tokens"):
+        assert plain[key] == packed[key]
+
+
+def test_lines_written_twice_count_once(tmp_path):
+    run = inventory(tmp_path)
+    run.logs = {name: [line for line in lines for _ in range(2)] for name, lines in run.logs.items()}
+    data = audit(run.write()).data
+    assert data["trajectories"]["trained"] == {"lo": 2, "hi": 2}
+    assert data["tokens"]["trained"] == {"lo": 50, "hi": 50}
