@@ -52,7 +52,7 @@ def write_trained(model: FullyAsync, sink: Sink) -> None:
 
 
 def _check_counts(model: FullyAsync, sink: Sink) -> None:
-    """Compare the rows of dumps with the tokens that the record of their window counts: a line may be lost or doubled."""
+    """Compare the rows of dumps with the tokens that the record of their window counts: a line may be lost."""
     for micro in model.micros.values():
         if not micro.window or micro.number != micro.window[0]:
             continue

@@ -275,9 +275,8 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
     prompts = model.keys.filter((pl.col("origin") == "checkpoint") & (pl.col("kind") == "prompt")).select("step", "uid")
     orphans = rows.filter(pl.col("origin") == "checkpoint").join(prompts, on=["step", "uid"], how="anti")
     first = orphans.sort("step").unique("key", keep="first", maintain_order=True)
-    trained = (
-        model.rollouts.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls().unique("key")
-    )
+    dumped = model.rollouts.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls()
+    trained = dumped.group_by("key").agg(pl.col("dumped").min())
     first = first.join(trained, on="key", how="left").filter(
         pl.col("dumped").is_null() | (pl.col("dumped") >= pl.col("step"))
     )
