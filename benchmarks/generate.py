@@ -3,9 +3,9 @@
     python benchmarks/generate.py OUT.staleness.jsonl --trajectories 1000000 --spans 3
     python benchmarks/generate.py OUT.staleness.jsonl --tokens-listed 20000000
 
-Trajectories come in groups of 8; a step trains 32 groups. Each trajectory is made by ``--spans`` consecutive versions and
-waits 0 to 2 steps in the queue, so that its staleness is between 2 and 4 with three spans. With ``--tokens-listed`` the
-versions are written one per token instead, in lists of about 500. Memory use does not depend on the size.
+Trajectories come in groups of 8; a step trains 32 groups. Each trajectory is made by ``--spans`` consecutive versions
+and waits 0 to 2 steps in the queue, so that its staleness is between 2 and 4 with three spans. With ``--tokens-listed``
+the versions are written one per token instead, in lists of about 500. Memory use does not depend on the size.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ def lines(trajectories: int, spans: int, listed: int | None, seed: int) -> Itera
         number += 1
         return json.dumps({"kind": fields.pop("kind"), "n": number, **fields}, separators=(",", ":")) + "\n"
 
-    header = {"format": "staleness-events/1", "framework": "benchmark", "bound": 3, "config": {"groups_per_step": GROUPS_PER_STEP}}
+    header = {
+        "format": "staleness-events/1",
+        "framework": "benchmark",
+        "bound": 3,
+        "config": {"groups_per_step": GROUPS_PER_STEP},
+    }
     yield json.dumps({**header, "writer": "w0", "clock": "epoch"}) + "\n"
     steps = -(-trajectories // BATCH)
     for step in range(steps):
@@ -46,7 +51,9 @@ def lines(trajectories: int, spans: int, listed: int | None, seed: int) -> Itera
             oldest = max(newest - spans + 1, 0)
             newest = min(newest, max(step, 0))
             at = started - (step - oldest + 1) * STEP_SECONDS + rng.random()
-            yield event(kind="admitted", trajectory_id=name, group_id=f"g{group}", version=min(oldest, step), ts=round(at, 3))
+            yield event(
+                kind="admitted", trajectory_id=name, group_id=f"g{group}", version=min(oldest, step), ts=round(at, 3)
+            )
             for nth in range(spans):
                 version = min(oldest + nth, newest)
                 at += rng.random() * 8
@@ -74,7 +81,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--trajectories", type=int, default=1000)
     parser.add_argument("--spans", type=int, default=3)
-    parser.add_argument("--tokens-listed", type=int, metavar="TOKENS", help="one version per token, this many tokens in all")
+    parser.add_argument(
+        "--tokens-listed", type=int, metavar="TOKENS", help="one version per token, this many tokens in all"
+    )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     trajectories, listed = options.trajectories, None

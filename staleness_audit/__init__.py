@@ -1,4 +1,4 @@
-"""staleness-audit: were the tokens of an asynchronous RL run trained within the staleness bound?
+"""Audits whether the tokens of an asynchronous RL run were trained within the staleness bound.
 
 >>> from staleness_audit import audit
 >>> result = audit("runs/my-run", bound=3)      # doctest: +SKIP
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult, audit
-    from staleness_audit.check.checker import Gate
+    from staleness_audit.check.gate import Gate
     from staleness_audit.errors import AuditError
 
 __version__ = "0.1.0"
@@ -25,7 +25,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     if name == "Gate":
-        from staleness_audit.check.checker import Gate
+        from staleness_audit.check.gate import Gate
 
         return Gate
     if name == "AuditError":

@@ -12,7 +12,8 @@ import duckdb
 import polars as pl
 
 from staleness_audit import plugins
-from staleness_audit.check.checker import Gate, check
+from staleness_audit.check.checker import check
+from staleness_audit.check.gate import Gate
 from staleness_audit.check.story import Story, tell
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
@@ -71,7 +72,7 @@ def audit(
     assume: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> AuditResult:
-    """Audit one run: was every trained token within the bound, and what did it cost?
+    """Audit one run: whether every trained token was within the bound, and what that cost.
 
     Args:
         path: the run's directory or file, or a folder of tables.

@@ -10,14 +10,16 @@ from __future__ import annotations
 import fnmatch
 import gzip
 import hashlib
+import io
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import zstandard
 
@@ -26,6 +28,7 @@ from staleness_audit.errors import UnreadableInput
 CACHE_FOLDER = ".staleness-audit"
 _COMPRESSED = (".gz", ".zst")
 _READ_BYTES = 1 << 22
+_HEAD_STEP = 1 << 12
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Piece:
 class RunFiles:
     """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
 
-    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the user
-    says that the logs don't; rows that rest on it have the evidence ``assumed``.
+    ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the
+    user says that the logs don't; rows that rest on it have the evidence ``assumed``.
     """
 
     root: Path
@@ -102,16 +105,19 @@ class RunFiles:
         if file.source.endswith(".gz"):
             return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
         if file.source.endswith(".zst"):
-            return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)  # type: ignore[return-value]
+            return _ZstdFile(raw)  # type: ignore[return-value]
         return raw
 
     def head(self, source: str, size: int = 4096) -> bytes:
-        """First decompressed bytes of a file for detection; empty if it is damaged or unreadable."""
+        """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
+        found = b""
         try:
             with self.open(source) as stream:
-                return stream.read(size)
-        except (OSError, EOFError, zstandard.ZstdError, UnreadableInput):
-            return b""
+                while len(found) < size and (part := stream.read(min(size - len(found), _HEAD_STEP))):
+                    found += part
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+            return found
+        return found
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -140,6 +146,55 @@ class RunFiles:
             return list(pieces)
         cuts = [piece for piece in pieces if piece.end <= file.bytes]
         return list(_cut(file, cuts, target_bytes))
+
+
+class _ZstdFile(io.RawIOBase):
+    """A Zstandard file that raises ``EOFError`` where its data is cut, instead of ending there as if it were whole."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._stream.readinto(buffer)
+        if not count and len(buffer) and not _is_whole_zstd(self._raw):
+            raise EOFError("the file ended before the end of a Zstandard frame")
+        return count
+
+    def close(self) -> None:
+        self._stream.close()
+        super().close()
+
+
+def _is_whole_zstd(raw: BinaryIO) -> bool:
+    """Walk the block headers of all frames (RFC 8878) and tell whether the last one is complete."""
+    size = raw.seek(0, os.SEEK_END)
+    at = 0
+    while at < size:
+        raw.seek(at)
+        head = raw.read(18)  # the longest frame header
+        if len(head) >= 8 and 0x184D2A50 <= int.from_bytes(head[:4], "little") <= 0x184D2A5F:
+            at += 8 + int.from_bytes(head[4:8], "little")
+            continue
+        try:
+            has_checksum = zstandard.get_frame_parameters(head).has_checksum
+            at += zstandard.frame_header_size(head)
+        except zstandard.ZstdError:
+            return False
+        last = False
+        while not last:
+            raw.seek(at)
+            block = raw.read(3)
+            if len(block) < 3:
+                return False
+            header = int.from_bytes(block, "little")
+            last = bool(header & 1)
+            at += 3 + (1 if (header >> 1) & 3 == 1 else header >> 3)
+        at += 4 if has_checksum else 0
+    return at == size
 
 
 def _chunks(path: Path, offset: int) -> Iterator[bytes]:
@@ -214,7 +269,9 @@ def discover(path: Path) -> RunFiles:
     try:
         status = path.stat()
     except OSError as error:
-        raise UnreadableInput(f"{path}: {error.strerror or error}; give the directory or file a run has written.") from error
+        raise UnreadableInput(
+            f"{path}: {error.strerror or error}; give the directory or file a run has written."
+        ) from error
     if stat.S_ISREG(status.st_mode):
         root = path.resolve().parent
         return RunFiles(root, (_run_file(root, path.resolve().name, status),), is_directory=False)

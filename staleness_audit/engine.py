@@ -9,12 +9,12 @@ import duckdb
 
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
-MEMORY_LIMIT = "1GB"
+MEMORY_LIMIT = "1200MB"
 
 
 def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB bounded by ``memory`` (such as ``700MB``) that spills below the folder ``spill``."""
-    config = {
+    config: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": memory,
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
@@ -35,7 +35,9 @@ def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequenc
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
     if parts:
         files = ", ".join(literal(str(part)) for part in parts)
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], union_by_name = true)')
+        connection.execute(
+            f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], union_by_name = true)'
+        )
     else:
         columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')

@@ -19,5 +19,9 @@ class UnreadableInput(AuditError):
     """A path is missing or cannot be read."""
 
 
+class BrokenPlugin(UserWarning):
+    """A parser cannot be loaded; the others still can."""
+
+
 class OptionalReaderMissing(AuditError):
     """An input needs an extra that is not installed."""

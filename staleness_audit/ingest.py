@@ -12,6 +12,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -36,7 +37,7 @@ from staleness_audit.engine import MEMORY_LIMIT, connect, create_view
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
-from staleness_audit.tables import SCHEMAS
+from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 1
 PROCESSES_FROM_BYTES = 256 << 20
@@ -60,7 +61,9 @@ class Dataset:
         except (OSError, ValueError) as error:
             raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
         if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
-            raise UnreadableInput(f"{folder}: tables of another version; make them again with `staleness-audit ingest`.")
+            raise UnreadableInput(
+                f"{folder}: tables of another version; make them again with `staleness-audit ingest`."
+            )
         return cls(folder, manifest)
 
     @property
@@ -162,15 +165,17 @@ def ingest(
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        with locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
     except PermissionError as error:
-        raise UnreadableInput(f"{error.filename or folder}: cannot be written; choose another --tables folder.") from error
+        raise UnreadableInput(
+            f"{error.filename or folder}: cannot be written; choose another --tables folder."
+        ) from error
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one ingestion at a time work on a folder. The kernel drops the lock when its process ends, however it ends."""
+def locked(folder: Path) -> Iterator[None]:
+    """Let one ingestion at a time work on a folder; the kernel drops the lock when its process ends."""
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -211,13 +216,17 @@ def _load_old(folder: Path, parser: Parser) -> Dataset | None:
     return old if old.manifest["identity"] == _identity(parser) else None
 
 
-@cache
 def _identity(parser: Parser) -> str:
-    """What made a part, besides its input: another parser, version, schema or code makes other parts."""
+    """Say what made a part, besides its input: another parser, version, schema or code makes other parts."""
+    code = _code_digest(type(parser).__module__)
+    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {code}"
+
+
+@cache
+def _code_digest(module: str) -> str:
     schemas = {name: [str(column) for column in schema] for name, schema in SCHEMAS.items()}
-    code = sorted(_sources_of(type(parser).__module__) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
-    digest = _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])
-    return f"{parser.name} {parser.version}, interface {INTERFACE_VERSION}, code {digest[:8]}"
+    code = sorted(_sources_of(module) | _sources_of("staleness_audit.readers") | _sources_of("staleness_audit.sink"))
+    return _digest([schemas, [hashlib.sha256(path.read_bytes()).hexdigest() for path in code]])[:8]
 
 
 def _sources_of(module: str) -> set[Path]:
@@ -236,7 +245,9 @@ def _digest(value: Any) -> str:
 
 
 def _unit_key(parser: Parser, unit: Unit) -> str:
-    return _digest([_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)])
+    return _digest(
+        [_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)]
+    )
 
 
 def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
@@ -366,7 +377,8 @@ def _assemble(
                 _link(part, folder / name)
     tables["sources"] = [f"sources/{key}.parquet"]
     (folder / "sources").mkdir(exist_ok=True)
-    pq.write_table(_sources(run, parser, inputs), folder / tables["sources"][0])
+    rows = _rows_per_source(folder, tables)
+    pq.write_table(_sources(run, parser, inputs, rows), folder / tables["sources"][0])
     manifest = {
         "layout": LAYOUT_VERSION,
         "tool_version": __version__,
@@ -393,13 +405,17 @@ def _publish(folder: Path, manifest: Mapping[str, Any]) -> Dataset:
 
 
 def _link(part: Path, target: Path) -> None:
+    """Make a part appear under its table; one that old tables share with new ones never goes away in between."""
     target.parent.mkdir(exist_ok=True)
-    if target.exists():
-        target.unlink()
+    if target.exists() and target.samefile(part):
+        return
+    aside = target.with_name(f".{target.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
     try:
-        target.hardlink_to(part)
+        aside.hardlink_to(part)
     except OSError:  # a file system without hard links
-        shutil.copyfile(part, target)
+        shutil.copyfile(part, aside)
+    aside.replace(target)
 
 
 def _clean(folder: Path, keys: set[str], tables: Mapping[str, list[str]]) -> None:
@@ -413,8 +429,20 @@ def _clean(folder: Path, keys: set[str], tables: Mapping[str, list[str]]) -> Non
             shutil.rmtree(unit, ignore_errors=True)
 
 
-def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any]) -> pa.Table:
-    rows = [
+def _rows_per_source(folder: Path, tables: Mapping[str, list[str]]) -> dict[str, int]:
+    """Count the event-table rows that stand on each file."""
+    written = [table for table in PARSER_TABLES if table in tables]
+    if not written:
+        return {}
+    with connect(folder) as connection:
+        for table in written:
+            create_view(connection, table, [folder / part for part in tables[table]])
+        union = " UNION ALL ".join(f"SELECT source::VARCHAR AS source FROM {table}" for table in written)
+        return dict(connection.execute(f"SELECT source, count(*) FROM ({union}) GROUP BY source").fetchall())
+
+
+def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any], rows: Mapping[str, int]) -> pa.Table:
+    listed = [
         {
             "source": source,
             "path": source,
@@ -422,11 +450,11 @@ def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any]) -> pa.Tab
             "bytes": run.file(source).bytes,
             "digest": "sha256:" + entry["pieces"][-1]["digest"],
             "parser": parser.name,
-            "rows": None,
+            "rows": rows.get(source, 0),
         }
         for source, entry in inputs.items()
     ]
-    return pa.Table.from_pylist(rows, schema=SCHEMAS["sources"])
+    return pa.Table.from_pylist(listed, schema=SCHEMAS["sources"])
 
 
 def _plain(value: Any) -> Any:
@@ -441,6 +469,6 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -6,7 +6,8 @@ A parser is found through the entry-point group ``staleness_audit.parsers``. It 
 2. ``plan(run)``: which independent units of input are there? Units are read in parallel and remembered by the digest of
    their input, so that an unchanged unit is never read twice. A unit must not look at anything outside its pieces.
 3. ``read(unit, run, sink)``: write what one unit says, either straight to event tables (``staleness_audit.tables``)
-   or to *staged* tables of the parser's own making (any name and columns) when the rows can only be understood together.
+   or to *staged* tables of the parser's own making (any name and columns) when the rows can only be understood
+   together.
 4. ``finish(staged, run, sink)``: join what the units left, write the remaining event-table rows, and return the
    ``RunFacts`` that belong to the run as a whole.
 
@@ -76,8 +77,11 @@ class Sign:
 class Attempt:
     """One launch of the training process. It continued after step ``resumed_after`` (None = started afresh).
 
-    The framework's step numbers. Where only a range is known, ``resumed_after`` is its upper and
-    ``resumed_after_lo`` its lower end; steps between the two are superseded only possibly.
+    The framework's step numbers; -1 (or the number before the first step) = it began the same run anew, so that all
+    earlier steps are superseded; None also for a run of its own in the same folder, which supersedes nothing. Where
+    only a range is known, ``resumed_after`` is its upper and ``resumed_after_lo`` its lower end; steps between the two
+    are superseded only possibly. With ``resumed_after_lo`` alone the attempt itself is only possible: a launch of
+    which the logs lost the record.
     """
 
     attempt: int
@@ -122,8 +126,11 @@ class RunFacts:
 
     ``unit``: what one version counts, in the framework's words (DESIGN section 2). ``unseen``: classes of fates that
     this run's logs cannot show at all (``dropped``, ``cancelled``, ``lost``, ``pending``): their upper ends stay open.
+    ``undone``: lines are missing that may have undone any recorded fate, or told that a trajectory was for evaluation,
+    so that only training proves anything about a trajectory.
     ``groups_per_step``: B in groups, for ``stoppable_at`` L1. ``replay``: whether a trajectory can be trained in more
-    than one step, so that a use without identity need not be a trajectory of its own.
+    than one step, so that a use without identity need not be a trajectory of its own. ``ascending``: whether no token
+    of a trajectory is made by older weights than an earlier token of it, whichever engine makes it.
     """
 
     framework: str
@@ -132,13 +139,17 @@ class RunFacts:
     dialect: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     bound: Bound = field(default_factory=lambda: Bound(None))
-    guarantee: Guarantee = field(default_factory=lambda: Guarantee(None, "the logs do not say which mechanism was at work"))
+    guarantee: Guarantee = field(
+        default_factory=lambda: Guarantee(None, "the logs do not say which mechanism was at work")
+    )
     attempts: Sequence[Attempt] = (Attempt(0),)
     signs: Sequence[Sign] = ()
     unseen: frozenset[str] = frozenset()
+    undone: bool = False
     hints: Sequence[Hint] = ()
     groups_per_step: int | None = None
     replay: bool = False
+    ascending: bool = False
 
 
 class Sink(Protocol):

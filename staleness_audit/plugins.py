@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.errors import NothingRecognised, SeveralFrameworks
+from staleness_audit.errors import BrokenPlugin, NothingRecognised, SeveralFrameworks
 from staleness_audit.parser import Detection, Parser
 
 GROUP = "staleness_audit.parsers"
@@ -33,7 +33,9 @@ def parsers() -> dict[str, Parser]:
             parser = entry.load()
         except ImportError as error:
             # One broken plug-in must not take the others down with it.
-            warnings.warn(f"The parser {entry.name} ({entry.value}) cannot be loaded: {error}", stacklevel=2)
+            warnings.warn(
+                f"The parser {entry.name} ({entry.value}) cannot be loaded: {error}", BrokenPlugin, stacklevel=2
+            )
             continue
         if not isinstance(parser, Parser):
             raise TypeError(f"The entry point {entry.name} = {entry.value} is not a staleness_audit.parser.Parser.")

@@ -72,7 +72,9 @@ class PartWriter:
         """See ``parser.Sink.write``."""
         if not len(rows):
             return
-        data = conform(table, rows) if table in SCHEMAS else (rows.to_arrow() if isinstance(rows, pl.DataFrame) else rows)
+        data = (
+            conform(table, rows) if table in SCHEMAS else (rows.to_arrow() if isinstance(rows, pl.DataFrame) else rows)
+        )
         self.rows[table] += data.num_rows
         pending = self._pending.setdefault(table, [])
         pending.append(data)
@@ -87,7 +89,8 @@ class PartWriter:
             raise ValueError(f"table {table} has no column {', '.join(unknown)}")
         columns = ", ".join(
             # A word may stay an enumeration, which is cheaper to write and reads back as text.
-            f'{name} AS "{name}"' if name in found and column.type == WORD
+            f'{name} AS "{name}"'
+            if name in found and column.type == WORD
             else f'CAST({name if name in found else "NULL"} AS {duckdb_type(column.type)}) AS "{name}"'
             for column in schema
             for name in [column.name]
@@ -129,7 +132,9 @@ class PartWriter:
             )
         elif self._codes[code] == DIAGNOSTICS_PER_CODE + 1:
             # The summary row keeps what the unlisted ones open; its count is filled in on closing.
-            self._diagnostics.append({"severity": severity, "code": code, "source": source, "opens": opens, "message": None})
+            self._diagnostics.append(
+                {"severity": severity, "code": code, "source": source, "opens": opens, "message": None}
+            )
 
     def _flush(self, table: str) -> None:
         parts = self._pending.pop(table, [])
@@ -145,6 +150,8 @@ class PartWriter:
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=dictionary,
+                # Without Arrow's own schema all parts read alike, whoever wrote them: words are plain text.
+                store_schema=False,
             )
             self._writers[table] = writer
         writer.write_table(data, row_group_size=ROW_GROUP_ROWS)

@@ -28,12 +28,16 @@ def health(signs: Sequence[Mapping[str, Any]], durations: Sequence[timedelta], l
     if markers:
         return {**verdict, "state": markers[-1]["kind"]}
     waiting = [(moment, sign) for sign in signs if sign["kind"] == "waiting" and (moment := _moment(sign["ts"]))]
-    progress = max((moment for sign in signs if sign["kind"] == "progress" and (moment := _moment(sign["ts"]))), default=None)
+    progress = max(
+        (moment for sign in signs if sign["kind"] == "progress" and (moment := _moment(sign["ts"]))), default=None
+    )
     if not waiting or last is None or not durations:
         return verdict
     since, sign = max(waiting, key=lambda pair: pair[0])
     idle_from = progress if progress is not None else min(times)
-    if (progress is None or since >= progress) and last - idle_from >= STUCK_STEPS * median(durations):
+    if (progress is None or since >= progress) and (last - idle_from).total_seconds() >= STUCK_STEPS * median(
+        step.total_seconds() for step in durations
+    ):
         return {"state": "stuck", "since": idle_from.isoformat(), "waiting_for": sign["what"]}
     return verdict
 

@@ -58,7 +58,7 @@ def total(parts: Iterable[Interval]) -> Interval:
 class Class:
     """Between ``n_lo`` and ``n_hi`` members, each with a value in ``[lo, hi]`` (None = open end)."""
 
-    lo: float
+    lo: float | None
     hi: float | None
     n_lo: int
     n_hi: int | None
@@ -79,15 +79,16 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
     ends = [(item.lo if low else item.hi, item.n_lo, item.n_hi) for item in classes]
     if any(value is None and (most is None or most > 0) for value, _, most in ends):
         return None
-    ordered = sorted(((float(value or 0), least, most) for value, least, most in ends), key=lambda end: end[0], reverse=not low)
+    weighed = [(float(value or 0), least, most) for value, least, most in ends]
+    ordered = sorted(weighed, key=lambda item: item[0], reverse=not low)
     count = sum(least for _, least, _ in ordered)
     weight = sum(Fraction(value) * least for value, least, _ in ordered)
     best = weight / count if count else None
     for value, least, most in ordered:
         if most is None:
             # Arbitrarily many members of this value pull the mean all the way to it.
-            reached: Fraction | None = Fraction(value)
-            best = reached if best is None or (reached < best) == low else best
+            limit = Fraction(value)
+            best = limit if best is None or (limit < best) == low else best
             break
         count += most - least
         weight += Fraction(value) * (most - least)
@@ -96,6 +97,11 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
             if best is None or (reached < best if low else reached > best):
                 best = reached
     return None if best is None else float(best)
+
+
+def _floor(item: Class) -> float:
+    """Return the least value of a class; no staleness is below zero."""
+    return 0 if item.lo is None else item.lo
 
 
 def quantile(classes: Sequence[Class], share: float) -> Interval:
@@ -109,13 +115,13 @@ def quantile(classes: Sequence[Class], share: float) -> Interval:
 
 def _quantile_low(classes: Sequence[Class], share: Fraction) -> float | None:
     """Smallest x for which it is possible that enough members are <= x."""
-    values = sorted({item.lo for item in classes})
+    values = sorted({_floor(item) for item in classes})
     for x in values:
-        below = [item for item in classes if item.lo <= x]
+        below = [item for item in classes if _floor(item) <= x]
         if any(item.n_hi is None for item in below):
             return x
         most = sum(item.n_hi or 0 for item in below)
-        others = sum(item.n_lo for item in classes if item.lo > x)
+        others = sum(item.n_lo for item in classes if _floor(item) > x)
         if most and Fraction(most, most + others) >= share:
             return x
     return values[-1]
@@ -135,32 +141,35 @@ def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
     return None
 
 
-def histogram(classes: Sequence[Class], name: str, lost: bool = False) -> list[dict[str, Any]]:
-    """Rows ``{"staleness": n, name: I}`` for every n that some member may have; ``lost`` opens their upper ends.
+def histogram(classes: Sequence[Class], name: str, lost: bool = False, known: int = -1) -> list[dict[str, Any]]:
+    """Rows ``{"staleness": n, name: I}`` for every n that some member may have.
 
-    Values without an upper end make a last row ``"or_more": true``.
+    ``lost``: members may be missing, so upper ends are open, and every value up to ``known`` has a row. Values without
+    an upper end make a last row ``"or_more": true``.
     """
     present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
     finite = [int(item.hi) for item in present if item.hi is not None]
-    top = max([*finite, *(int(item.lo) for item in present)], default=-1)
+    top = max([*finite, *(int(_floor(item)) for item in present)], default=-1)
+    if lost:
+        top = max(top, known)
     lows = [0] * (top + 2)
     highs = [0] * (top + 2)
     opens = [0] * (top + 2)
     for item in present:
-        last = top if item.hi is None else int(item.hi)
+        first, last = int(_floor(item)), (top if item.hi is None else int(item.hi))
         if item.lo == item.hi:
-            lows[int(item.lo)] += item.n_lo
-        highs[int(item.lo)] += item.n_hi or 0
+            lows[first] += item.n_lo
+        highs[first] += item.n_hi or 0
         highs[last + 1] -= item.n_hi or 0
         if item.n_hi is None:
-            opens[int(item.lo)] += 1
+            opens[first] += 1
             opens[last + 1] -= 1
     rows: list[dict[str, Any]] = []
     most = infinite = 0
     for value in range(top + 1):
         most += highs[value]
         infinite += opens[value]
-        if most or infinite:
+        if most or infinite or lost:
             interval = Interval(lows[value], None if infinite or lost else most)
             rows.append({"staleness": value, name: interval.json()})
     unbounded = [item for item in present if item.hi is None]

@@ -20,7 +20,9 @@ CANONICAL: Mapping[str, str] = {
 _TOLERANCE = 1e-4
 
 
-def compare(rows: Sequence[Mapping[str, Any]], per_step: Mapping[tuple[int, int], Mapping[str, Interval]]) -> list[dict[str, Any]]:
+def compare(
+    rows: Sequence[Mapping[str, Any]], per_step: Mapping[tuple[int, int], Mapping[str, Interval]]
+) -> list[dict[str, Any]]:
     """Put each reported number beside its rebuilt interval.
 
     ``agrees`` is false if the number lies outside, true if the interval is exact and it lies inside (up to rounding of

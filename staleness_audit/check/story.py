@@ -86,7 +86,9 @@ def tell(rebuilt: Rebuilt, trajectory_id: str, bound: int | None = None) -> Stor
     with zoom(rebuilt, [trajectory_id]) as connection:
         lives = _rows(connection, "SELECT * FROM named_trajectories")
         if not lives:
-            raise AuditError(f"No training trajectory is called {trajectory_id!r}; `sql RUN \"SELECT trajectory_id FROM trajectory_lives\"` lists them.")
+            raise AuditError(
+                f'No training trajectory is called {trajectory_id!r}; `sql RUN "SELECT trajectory_id FROM trajectory_lives"` lists them.'
+            )
         life = lives[0]
         return Story(
             trajectory_id=trajectory_id,
@@ -130,7 +132,9 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> tuple[Entry, ...]:
         Entry(
             kind=row["kind"],
             ts=row["ts"],
-            version=Interval(row["version_lo"], row["version_hi"]) if row["version_lo"] is not None or row["version_hi"] is not None else None,
+            version=Interval(row["version_lo"], row["version_hi"])
+            if row["version_lo"] is not None or row["version_hi"] is not None
+            else None,
             tokens=Interval(row["tokens_lo"], row["tokens_hi"]) if row["tokens_lo"] is not None else None,
             step=row["step"],
             reason=row["reason"],
@@ -155,8 +159,12 @@ def _uses(connection: duckdb.DuckDBPyConnection) -> tuple[StoryUse, ...]:
             certain=row["certain"],
             v_train=Interval(row["v_train_lo"], row["v_train_hi"]),
             oldest=Interval(
-                None if row["v_train_lo"] is None or row["staleness_hi"] is None else row["v_train_lo"] - row["staleness_hi"],
-                None if row["v_train_hi"] is None or row["staleness_lo"] is None else row["v_train_hi"] - row["staleness_lo"],
+                None
+                if row["v_train_lo"] is None or row["staleness_hi"] is None
+                else row["v_train_lo"] - row["staleness_hi"],
+                None
+                if row["v_train_hi"] is None or row["staleness_lo"] is None
+                else row["v_train_hi"] - row["staleness_lo"],
             ),
             staleness=Interval(row["staleness_lo"], row["staleness_hi"]),
             in_flight=Interval(row["flight_lo"], row["flight_hi"]),
@@ -171,7 +179,9 @@ def _plain(value: Any) -> Any:
     result = {}
     for name in value.__dataclass_fields__:
         item = getattr(value, name)
-        result[name] = item.json() if isinstance(item, Interval) else item.isoformat() if isinstance(item, datetime) else item
+        result[name] = (
+            item.json() if isinstance(item, Interval) else item.isoformat() if isinstance(item, datetime) else item
+        )
     return result
 
 

@@ -50,7 +50,9 @@ def _describe(
         connection,
         """SELECT token_uses.* FROM token_uses JOIN members USING (key) JOIN step_lives USING (step_key)
            WHERE members.trajectory_id = ? AND step_lives.attempt = ? AND step = ?""",
-        use["trajectory_id"], use["attempt"], use["step"],
+        use["trajectory_id"],
+        use["attempt"],
+        use["step"],
     )
     exceeding = [row for row in spans if row["staleness_hi"] is None or row["staleness_hi"] > bound]
     tokens = Interval(
@@ -74,7 +76,9 @@ def _describe(
     }
 
 
-def _stoppable(use: Mapping[str, Any], bound: int, groups_per_step: int | None, admitted_before: int | None) -> list[str]:
+def _stoppable(
+    use: Mapping[str, Any], bound: int, groups_per_step: int | None, admitted_before: int | None
+) -> list[str]:
     """Which of the controls could have stopped it (DESIGN ``stoppable_at``)."""
     levels = []
     if groups_per_step and admitted_before is not None and admitted_before > bound * groups_per_step:
@@ -122,22 +126,33 @@ def evidence(connection: duckdb.DuckDBPyConnection, use: Mapping[str, Any]) -> R
            JOIN spans ON spans.trajectory_id = members.trajectory_id AND spans.span_index IS NOT DISTINCT FROM token_uses.span_index
            WHERE members.trajectory_id = ? AND step_lives.attempt = ? AND step = ? AND (loss_hi IS NULL OR loss_hi > 0)
            ORDER BY token_uses.staleness_lo DESC, spans.span_index LIMIT 1""",
-        use["trajectory_id"], use["attempt"], use["step"],
+        use["trajectory_id"],
+        use["attempt"],
+        use["step"],
     )
     uses = _rows(
         connection,
         "SELECT source, line, locator, evidence FROM uses WHERE trajectory_id = ? AND coalesce(attempt, 0) = ? AND step = ? LIMIT 1",
-        use["trajectory_id"], use["attempt"], use["step"],
+        use["trajectory_id"],
+        use["attempt"],
+        use["step"],
     )
     steps = _rows(
         connection,
         "SELECT source, line, locator, evidence, v_train_lo, v_train_hi FROM steps WHERE coalesce(attempt, 0) = ? AND step = ? LIMIT 1",
-        use["attempt"], use["step"],
+        use["attempt"],
+        use["step"],
     )
     places = []
     for what, rows in (("oldest trained tokens", oldest), ("taken by the step", uses), ("the step", steps)):
         places += [
-            {"source": row["source"], "line": row["line"], "locator": row["locator"], "what": what, "known": row["evidence"]}
+            {
+                "source": row["source"],
+                "line": row["line"],
+                "locator": row["locator"],
+                "what": what,
+                "known": row["evidence"],
+            }
             for row in rows
             if row["source"] is not None
         ]

@@ -74,7 +74,7 @@ def parse_config(data: bytes, kind: str) -> dict[str, Any]:
     return plain
 
 
-def lookup(config: Mapping[str, Any], dotted: str) -> Any:  # noqa: ANN401 - a configuration holds anything
+def lookup(config: Mapping[str, Any], dotted: str) -> Any:
     """Return the value under a dotted key (``job.max_staleness``), or None where a level is missing."""
     value: Any = config
     for part in dotted.split("."):

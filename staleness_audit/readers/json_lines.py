@@ -16,8 +16,11 @@ LINE = "line"
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is not a JSON object of the wanted shape. ``cut``: the unterminated end of the file, a record that
-    did not happen. ``rest``: everything from this line on is unreadable (a damaged compressed file)."""
+    """A line that is not a JSON object of the wanted shape.
+
+    ``cut``: the unterminated end of the file, a record that did not happen. ``rest``: everything from this line on is
+    unreadable (a damaged compressed file).
+    """
 
     line: int
     why: str

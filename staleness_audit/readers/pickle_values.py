@@ -174,7 +174,7 @@ class _Machine:
     def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def pop(self) -> Any:  # noqa: ANN401 - a pickle holds anything
+    def pop(self) -> Any:
         """Pop a value of the current frame; what lies below a MARK is out of reach."""
         if self.marks and len(self.stack) <= self.marks[-1]:
             raise BadPickle("its pickle is damaged (a value is missing)")
@@ -187,7 +187,7 @@ class _Machine:
         del self.stack[height:]
         return items
 
-    def top(self, kind: type) -> Any:  # noqa: ANN401 - a pickle holds anything
+    def top(self, kind: type) -> Any:
         """Return the topmost value, which must be a ``kind``."""
         if self.marks and len(self.stack) <= self.marks[-1]:
             raise BadPickle("its pickle is damaged (a value is missing)")

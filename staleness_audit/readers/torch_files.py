@@ -153,7 +153,7 @@ class Tensor:
         """Bytes of the whole storage behind it, for data that only uses a tensor as a container."""
         return _embedded(self._storage.archive)[1] if self._storage.archive is not None else self._read(self._storage)
 
-    def tolist(self) -> Any:  # noqa: ANN401 - a number or nested lists
+    def tolist(self) -> Any:
         """Elements nested by shape, like torch's ``tolist``."""
         flat = self.flat()
         if not self.shape:
@@ -200,7 +200,7 @@ def open_torch(run: RunFiles, source: str, *, stubs: bool = False) -> Iterator[A
         yield load(stream, stubs=stubs)
 
 
-def load(stream: BinaryIO | IO[bytes], *, stubs: bool = False) -> Any:  # noqa: ANN401 - a file holds anything
+def load(stream: BinaryIO | IO[bytes], *, stubs: bool = False) -> Any:
     """Read the value of a seekable stream; tensors read from the same stream later (``stubs``: see ``open_torch``)."""
     try:
         start = stream.read(4)

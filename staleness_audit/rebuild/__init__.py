@@ -22,8 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from staleness_audit.engine import create_view, literal
-from staleness_audit.ingest import Dataset
-
+from staleness_audit.ingest import Dataset, locked
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
 
@@ -32,7 +31,7 @@ STEP_RANGE = (-(2**31), 2**31 - 1)
 class Module:
     """One SQL file: its product, what a row is, its columns, and the query.
 
-    ``view``: evaluated wherever it is used instead of once.
+    ``view``: evaluated wherever it is used instead of once. ``lens``: a view for readers over what is published.
     """
 
     product: str
@@ -41,11 +40,12 @@ class Module:
     columns: tuple[tuple[str, str], ...]
     published: bool
     view: bool
+    lens: bool
     sql: str
 
     def create(self) -> str:
         """SQL that makes the product."""
-        return f"CREATE TEMP {'VIEW' if self.view else 'TABLE'} {self.product} AS {self.sql}"
+        return f"CREATE TEMP {'VIEW' if self.view or self.lens else 'TABLE'} {self.product} AS {self.sql}"
 
 
 @cache
@@ -58,15 +58,33 @@ def modules() -> tuple[Module, ...]:
 
 def _parse(text: str) -> Module:
     head = [line[3:] if line.startswith("-- ") else "" for line in text.splitlines() if line.startswith("--")]
-    fields = {key: value.strip() for line in head if (m := re.match(r"(Product|Grain|From|Publish|Kind): (.*)", line)) for key, value in [m.groups()]}
+    fields = {
+        key: value.strip()
+        for line in head
+        if (m := re.match(r"(Product|Grain|From|Publish|Kind): (.*)", line))
+        for key, value in [m.groups()]
+    }
     start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
     columns: list[tuple[str, str]] = []
     for line in head[start + 1 :]:
-        if not (entry := re.match(r"  (\w[\w, ]*?)(?:  +(\S.*))?$", line.split(" (", 1)[0] if "  " not in line.strip() else line)):
+        if not (
+            entry := re.match(
+                r"  (\w[\w, ]*?)(?:  +(\S.*))?$", line.split(" (", 1)[0] if "  " not in line.strip() else line
+            )
+        ):
             break
         columns += [(name.strip(), entry[2] or "") for name in entry[1].split(",")]
     sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
-    return Module(fields["Product"], fields["Grain"], sources, tuple(columns), fields.get("Publish") == "yes", fields.get("Kind") == "view", text)
+    return Module(
+        product=fields["Product"],
+        grain=fields["Grain"],
+        sources=sources,
+        columns=tuple(columns),
+        published=fields.get("Publish") == "yes",
+        view=fields.get("Kind") == "view",
+        lens=fields.get("Kind") == "lens",
+        sql=text,
+    )
 
 
 def _last_used_by(index: int) -> list[str]:
@@ -75,9 +93,13 @@ def _last_used_by(index: int) -> list[str]:
     views = {module.product: module.sources for module in known if module.view}
     last: dict[str, int] = {}
     for at, module in enumerate(known):
-        for source in (module.product, *module.sources, *(name for view in module.sources for name in views.get(view, ()))):
+        for source in (
+            module.product,
+            *module.sources,
+            *(name for view in module.sources for name in views.get(view, ())),
+        ):
             last[source] = at
-    return [module.product for module in known if not module.view and last[module.product] == index]
+    return [module.product for module in known if not (module.view or module.lens) and last[module.product] == index]
 
 
 @dataclass(frozen=True)
@@ -99,7 +121,7 @@ class Rebuilt:
         """Open a DuckDB connection with views of all event tables and published products."""
         connection = self.dataset.connect()
         for module in modules():
-            if module.published and module.view:
+            if module.lens:
                 connection.execute(module.create())
             elif module.published:
                 create_view(connection, module.product, [self.part(module.product)])
@@ -120,27 +142,37 @@ def rebuild(
     code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
     folder = dataset.folder / ".rebuilt" / f"{dataset.key}-{code}"
     rebuilt = Rebuilt(dataset, folder)
-    if folder.exists():
-        return rebuilt
+    if not folder.exists():
+        with locked(dataset.folder):
+            if not folder.exists():  # another process may have made it meanwhile
+                _run(dataset, folder, (first, last), progress)
+    return rebuilt
+
+
+def _run(
+    dataset: Dataset, folder: Path, steps: tuple[int, int], progress: Callable[[int, int, str], None] | None
+) -> None:
+    """Run all modules into ``folder``, which appears only when it is whole; drop what older tables left."""
     aside = folder.with_name(f".{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     with dataset.connect() as connection:
-        _prepare(connection, dataset, first, last)
+        _prepare(connection, dataset, *steps)
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
             connection.execute(module.create())
-            if module.published and not module.view:
+            if module.published and not module.lens:
                 target = literal(str(aside / f"{module.product}.parquet"))
-                connection.execute(f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
+                connection.execute(
+                    f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+                )
             for product in _last_used_by(index):
                 connection.execute(f"DROP TABLE {product}")
     for other in folder.parent.iterdir():
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
-    return rebuilt
 
 
 @contextmanager
@@ -157,7 +189,7 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
                 f'CREATE TEMP TABLE {table} AS SELECT * FROM memory.main."{table}" WHERE trajectory_id IN (SELECT trajectory_id FROM wanted)'
             )
         for module in modules():
-            if module.product.endswith("_lives") or module.view or not module.published or module.product == "members":
+            if module.product.endswith("_lives") or module.view or module.lens or not module.published:
                 connection.execute(module.create())
         yield connection
 
@@ -165,7 +197,9 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
 def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
     """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
     connection.register("attempts", _attempts(dataset))
-    connection.register("facts", pa.table({"replay": [bool(dataset.facts.get("replay", False))]}))
+    connection.register(
+        "facts", pa.table({name: [bool(dataset.facts.get(name, False))] for name in ("replay", "ascending")})
+    )
     connection.execute(f"SET VARIABLE first_step = {int(first)}::BIGINT")
     connection.execute(f"SET VARIABLE last_step = {int(last)}::BIGINT")
 
@@ -177,7 +211,8 @@ def _attempts(dataset: Dataset) -> pa.Table:
         "attempt": [row["attempt"] for row in rows],
         "resumed_after": [row.get("resumed_after") for row in rows],
         "resumed_after_lo": [
-            row["resumed_after_lo"] if row.get("resumed_after_lo") is not None else row.get("resumed_after") for row in rows
+            row["resumed_after_lo"] if row.get("resumed_after_lo") is not None else row.get("resumed_after")
+            for row in rows
         ],
     }
     return pa.table({name: pa.array(values, pa.int32()) for name, values in columns.items()})

@@ -12,6 +12,9 @@ from staleness_audit import plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
 
+SCRATCH = tempfile.TemporaryDirectory(prefix="dryrun-tables-")
+"""Removed when the tests end."""
+
 CONFIG = """\
 job: {{n_versions: {steps}, batch_size: 1, max_staleness: {eta}}}
 rollout: {{n_instances: 1, partial_rollout: true, livelock_rounds: 50}}
@@ -122,7 +125,7 @@ def story(run: Path, *, train_rows: int = 3) -> Logs:
 def tables(run: Path) -> Dataset:
     """Recognise and ingest a run."""
     files = discover(run)
-    return ingest(files, plugins.choose(files, among={"dryrun": PARSER}), Path(tempfile.mkdtemp()))
+    return ingest(files, plugins.choose(files, among={"dryrun": PARSER}), Path(tempfile.mkdtemp(dir=SCRATCH.name)))
 
 
 def rows(data: Dataset, table: str) -> list[dict[str, object]]:

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from staleness_parsers.prime_rl import PARSER
+
 from staleness_audit import ingest, plugins
 from staleness_audit.discovery import discover
-from staleness_parsers.prime_rl import PARSER
 
 NOON = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC).timestamp()
 """Time 0 of the runs below; their logs tell it as 14:00:00 (two hours east of Greenwich)."""
@@ -189,7 +190,8 @@ class Tables:
         return {row["opens"] for row in self.rows("diagnostics") if row["opens"]}
 
 
-def read(root: Path, tables: Path) -> Tables:
+def read(root: Path, tables: Path, **assume: str) -> Tables:
     """Ingest a run directory with this parser alone."""
     run = discover(root)
+    run.assume = {key.replace("_", "-"): value for key, value in assume.items()}
     return Tables(ingest.ingest(run, plugins.choose(run, among={PARSER.name: PARSER}), tables))

@@ -66,8 +66,8 @@ def test_a_lost_consume_row_is_betrayed_by_the_train_row(tmp_path):
     assert {(3, "trajectories", "eq", 1.0), (3, "loss_tokens", "eq", 10.0)} <= told
     # Request 1 is ready and may be the one: left over is only one of its fates.
     assert sorted(fates(data)["1"]) == [("lost", "unknown"), ("pending", "unknown")]
-    # T_2 is still known, from the train row.
-    assert spans(data)["3"] == [(2, "v", 2), (1, "v", 3)]
+    # T_2 is still known, from the train row. After it there may have been another update, of which all rows are lost.
+    assert spans(data)["3"] == [(2, "v", 2), (1, "v", 3, None)]
 
 
 def test_without_train_rows_a_damaged_request_row_may_have_been_training(tmp_path):
@@ -110,6 +110,18 @@ def test_a_step_of_which_nothing_is_left_opens_training(tmp_path):
     assert steps(data)[0, 2] is True
     # T_1 is unknown now: what lies around it is an interval.
     assert spans(data)["1"] == [(4, "v", 0), (5, "v", 1, 2), (1, "v", 2)]
+
+
+def test_between_two_known_updates_an_unknown_one_is_reckoned_with(tmp_path):
+    """As before, but nothing is admitted in between, so that no admission shows that versions went on."""
+    logs = (
+        Logs(tmp_path).config(steps=3).admit(0.0, 0, 1, 0).admit(0.0, 1, 1, 0).admit(0.0, 2, 1, 0).admit(0.0, 3, 9, 0)
+    )
+    logs.complete(1.0, 0, 1, (0, 0)).consume(1.0, 0, 0, 1, (0, 0)).occupancy(1.0, {3: 2})
+    logs.complete(2.0, 1, 1, (1, 1))  # T_1 = 2.0: its consume and train rows are lost
+    logs.complete(3.0, 2, 1, (2, 2)).consume(3.0, 2, 2, 1, (2, 2)).occupancy(3.0, {3: 7})
+    logs.train(0, 1.0, 1.5, 11).train(2, 3.0, 3.5, 11).complete(4.0, 3, 9, (0, 3))
+    assert spans(tables(tmp_path))["3"] == [(2, "v", 0), (5, "v", 1, 2), (2, "v", 3)]
 
 
 def test_a_damaged_occupancy_row_at_an_update_is_replaced_by_the_next_one_there(tmp_path):

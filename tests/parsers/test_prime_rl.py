@@ -80,6 +80,15 @@ def test_start_is_trusted_only_if_the_first_call_begins_after_the_apply(run: Run
     assert tables.versions("a") == [(0, 0)], "nothing is older than the initial weights"
 
 
+def test_the_user_may_vouch_for_start_versions(run: Run, tmp_path: Path) -> None:
+    two_steps(run, debug=False)
+    run.traces(2, "effective", simple("late", "g2", 1, 1, 25, 30))
+    tables = read(run.root, tmp_path / "tables", start_versions="exact")
+    assert tables.versions("late") == [(1, 1)]
+    assert [row["evidence"] for row in tables.rows("spans")] == ["assumed"]
+    assert tables.facts["guarantee"]["limit"] == 1
+
+
 def test_at_level_info_an_apply_ends_with_the_next_one(run: Run, tmp_path: Path) -> None:
     two_steps(run, debug=False)
     run.traces(2, "effective", simple("late", "g2", 1, 1, 25, 30))
@@ -135,7 +144,7 @@ def test_json_logs_are_read_too(run: Run, tmp_path: Path) -> None:
 
 
 def test_cut_at_seq_len_masks_what_is_beyond(run: Run, tmp_path: Path) -> None:
-    """seq_len 20: prompt 3, then nodes of 1 + 10: the second node stands at 14, six of its tokens are left, 5 sampled."""
+    """seq_len 20: prompt 3, then nodes of 1 + 10: the second node stands at 14, six of it are left, five sampled."""
     run.config(seq_len=20)
     run.traces(1, "effective", episode("e", "g", 0, 0, [trace("t", [(1, 2, 10), (2, 3, 10)])]))
     tables = read(run.root, tmp_path / "tables")
@@ -165,10 +174,13 @@ def test_without_the_configuration_any_token_may_have_been_cut(run: Run, tmp_pat
     tables = read(run.root, tmp_path / "tables")
     assert tables.loss("a") == (0, 10)
     assert tables.facts["bound"]["value"] is None
+    assumed = read(run.root, tmp_path / "assumed", seq_len="8")
+    assert assumed.loss("a") == (4, 4), "three of the prompt, one of the turn's header"
+    assert [row["evidence"] for row in assumed.rows("spans")] == ["assumed"]
 
 
 def test_shipped_without_a_trainer_row_is_not_confirmed(run: Run, tmp_path: Path) -> None:
-    """Batches 1 to 4 shipped, rows for step 1 only. Batch 4 ships once v2 is out, so step 2 is proven, 3 and 4 are not."""
+    """Batches 1 to 4 shipped, rows for step 1 only. Batch 4 ships once v2 is out: 2 is proven, 3 and 4 are not."""
     for step in range(1, 5):
         run.traces(step, "effective", simple(f"t{step}", f"g{step}", 0, 0, step, step + 0.5))
     run.trained(1, 10)
@@ -241,7 +253,7 @@ def test_failed_episodes_are_lost(run: Run, tmp_path: Path) -> None:
 
 
 def queue_run(run: Run, dropped: float = 2.0) -> None:
-    """B = 1. Group z has zero advantage and start 0; stale from s = 3 on. Group q is complete in step 3 with start 0: void."""
+    """B = 1. Group z: zero advantage, start 0, so stale from s = 3 on. q: complete in step 3 with start 0, so void."""
     run.traces(1, "all", *pair("z", 0, 0, 1, (1.0, 1.0)), *pair("a", 0, 0, 2))
     run.traces(1, "effective", *pair("a", 0, 0, 2))
     run.traces(2, "all", *pair("b", 1, 1, 12))
@@ -372,7 +384,7 @@ def test_curriculum_gates_may_have_rejected(run: Run, tmp_path: Path) -> None:
 
 
 def restart(run: Run) -> None:
-    """Attempt 1 trains 1 to 3; attempt 2 goes back to 2 and trains 3 and 4. The launcher deleted rollouts/step_3 of before."""
+    """Attempt 1 trains 1 to 3; attempt 2 goes back to 2 and trains 3 and 4. Its launcher deleted the old step_3."""
     run.traces(1, "all", *pair("a", 0, 0, 1))
     run.traces(1, "effective", *pair("a", 0, 0, 1))
     run.traces(2, "all", *pair("b", 1, 1, 11), *pair("left", 1, 1, 12))
@@ -418,6 +430,14 @@ def test_steps_of_a_lost_attempt_are_told_apart(run: Run, tmp_path: Path, with_l
     assert {fate[:2] for fate in tables.fates("left0")} >= {("lost", "rolled_back"), ("lost", "unknown")}
     assert "batch-missing" not in tables.codes(), "the lost step 3 counts nowhere"
     assert "lost" in tables.facts["unseen"]
+
+
+def test_the_weights_an_attempt_starts_from_are_never_labelled_early(run: Run, tmp_path: Path) -> None:
+    """c opens under v2, which attempt 2 loaded before its first group; d under v3, whose update nobody dated."""
+    restart(run)
+    tables = read(run.root, tmp_path / "tables")
+    assert (tables.versions("c0"), tables.versions("d0")) == ([(2, 2)], [(2, 3)])
+    assert tables.versions("a0") == [(0, 0)]
 
 
 def test_a_restart_without_the_launcher_appends_to_the_same_file(run: Run, tmp_path: Path) -> None:

@@ -590,12 +590,33 @@ def test_critic_only_rollouts_train_no_policy(tmp_path):
 
 def test_a_lost_line_is_no_restart(tmp_path):
     lines = console(0, 1, 2).splitlines(keepends=True)
-    for gone in [at for at, line in enumerate(lines) if "Timer train" in line]:
+    told = ("Timer", "step 1", "perf 1", "starting")
+    middle = range(2, len(lines) - 8)
+    for gone in [at for at in middle if any(word in lines[at] for word in told)]:
         run = story(tmp_path / f"run{gone}", log=False)
         tables = run.console("".join([*lines[:gone], "\x00\xff garbage\n", *lines[gone + 1 :]])).tables()
         assert spans(tables) == STORY_SPANS, lines[gone]
         assert uses(tables) == STORY_USES, lines[gone]
         assert len(tables.facts["attempts"]) == 1
+
+
+def test_a_missing_rollout_opens_the_verdict(tmp_path):
+    """Rollout ids have no gaps: the dumps of rollout 1 are gone, and no console tells what it took."""
+    run = story(tmp_path / "run", log=False)
+    (run.folder / "rollout_data" / "1.pt").unlink()
+    (run.folder / "train_data" / "1.pt").unlink()
+    tables = run.tables()
+    assert steps(tables)[0, 1] is True
+    assert codes(tables)["step-without-members"] == "training"
+
+
+def test_a_console_without_its_beginning(tmp_path):
+    """No launch is on record: the start is what the dumps' labels allow, not the first line that is left."""
+    log = console(0, 1, 2)
+    rest = log[log.index("\n", log.index("Timer train end")) + 1 :]
+    tables = story(tmp_path / "run", log=False).console(rest).tables()
+    assert spans(tables) == STORY_SPANS
+    assert [a["resumed_after"] for a in tables.facts["attempts"]] == [None]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.99])

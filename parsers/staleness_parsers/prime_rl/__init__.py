@@ -13,18 +13,19 @@ configured ``max_off_policy_steps`` is the bound itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.prime_rl.card import CARD
 from staleness_parsers.prime_rl.console import read_log
-from staleness_parsers.prime_rl.files import survey
-from staleness_parsers.prime_rl.finish import finish_run
+from staleness_parsers.prime_rl.files import TraceFile, survey
+from staleness_parsers.prime_rl.finish import ASSUMPTIONS, finish_run
 from staleness_parsers.prime_rl.metrics import read_metrics
 from staleness_parsers.prime_rl.settings import read_config
-from staleness_parsers.prime_rl.traces import Where, read_traces
+from staleness_parsers.prime_rl.traces import read_traces
 
+BUNDLE_BYTES = 32 << 20
 _LOG_MARKS = (b"Starting orchestrator", b"Policy inference pool", b"Max Off-Policy", b"Max. Off-Policy Level")
 
 
@@ -34,6 +35,7 @@ class PrimeRL:
     name = "prime-rl"
     version = "1"
     card = CARD
+    assumptions = ASSUMPTIONS
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the rollout folders, the resolved configuration, or the orchestrator's own log."""
@@ -66,15 +68,12 @@ class PrimeRL:
             units.append(Unit("log", (run.whole(log.file.source),), about))
         for file in files.metrics:
             units.extend(Unit("metrics", (piece,)) for piece in run.split(file.source))
-        for entry in files.traces:
-            options = {"part": entry.part, "role": entry.role, "step": entry.step, "form": entry.form}
-            units.extend(Unit("traces", (piece,), options) for piece in run.split(entry.file.source))
+        units.extend(Unit("traces", pieces) for pieces in _bundles(run, files.traces))
         return units
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""
-        (piece,) = unit.pieces
-        options = unit.options
+        piece, options = unit.pieces[0], unit.options
         if unit.kind == "config":
             read_config(run, piece, options["syntax"], sink)
         elif unit.kind == "log":
@@ -82,8 +81,7 @@ class PrimeRL:
         elif unit.kind == "metrics":
             read_metrics(run, piece, sink)
         else:
-            where = Where(piece.source, options["part"], options["role"], options["step"], options["form"])
-            read_traces(run, piece, where, sink)
+            read_traces(run, unit.pieces, sink)
 
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units (see ``finish``); point out files that belong to another run."""
@@ -94,7 +92,25 @@ class PrimeRL:
                 f"{root or '.'} holds another run of this framework, which is not read; audit it by itself.",
                 source=root or None,
             )
-        return finish_run(staged, sink)
+        return finish_run(staged, sink, run.assume)
+
+
+def _bundles(run: RunFiles, files: Sequence[TraceFile]) -> Iterator[tuple[Piece, ...]]:
+    """Put files of neighbouring steps together: a run has thousands of them, most of them small.
+
+    A bundle is full by what is in it already, so that files of later steps leave earlier bundles as they are.
+    """
+    bundle: list[Piece] = []
+    size = 0
+    for entry in files:
+        for piece in run.split(entry.file.source):
+            bundle.append(piece)
+            size += piece.end - piece.start
+            if size >= BUNDLE_BYTES:
+                yield tuple(bundle)
+                bundle, size = [], 0
+    if bundle:
+        yield tuple(bundle)
 
 
 PARSER = PrimeRL()

@@ -17,7 +17,8 @@ class Build:
 
     ``enforces``: queue time is checked (PR #3313); None if no file tells. ``early_label``: a group may be labelled with
     a version the engines do not have yet (PR #3050 up to #3385; files don't show the latter, so newer code counts as
-    having it). ``zero_based``: steps are counted from 0 (up to v0.6.0).
+    having it). ``zero_based``: steps are counted from 0 (up to v0.6.0). ``label_assumed``: the user says
+    that labels are never early.
     """
 
     dialect: Dialect
@@ -25,13 +26,21 @@ class Build:
     early_label: bool
     zero_based: bool
     why: str
+    label_assumed: bool = False
+
+    @property
+    def states_recorded_max(self) -> bool:
+        """Whether `Max Off-Policy` is that of the shipped traces: since 2026-07-22, which only newer shapes prove."""
+        return self.dialect == "episodes" or self.enforces is True
 
     def v_train(self, step: int) -> int:
         """Version the trainer starts a step from."""
         return step if self.zero_based else step - 1
 
 
-def recognise(forms: set[str], errors: Iterable[str], launches: Sequence[Launch]) -> Build:
+def recognise(
+    forms: set[str], errors: Iterable[str], launches: Sequence[Launch], *, labels_assumed_exact: bool = False
+) -> Build:
     """Tell the code from the shape of its lines, its messages and the keys of its rows."""
     messages = [row for launch in launches for row in launch.log("orchestrator")]
     dialect: Dialect = "logs"
@@ -48,7 +57,8 @@ def recognise(forms: set[str], errors: Iterable[str], launches: Sequence[Launch]
     zero_based = dialect == "rollouts" or (dialect == "logs" and (0 in numbers or old_lines))
     enforces, why = _enforces(dialect, errors, messages, launches, old_lines)
     early_label = dialect in ("episodes", "traces") or (dialect == "logs" and not old_lines and not zero_based)
-    return Build(dialect, enforces, early_label, zero_based, why)
+    assumed = early_label and labels_assumed_exact
+    return Build(dialect, enforces, early_label and not assumed, zero_based, why, assumed)
 
 
 def _enforces(

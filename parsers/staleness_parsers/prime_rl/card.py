@@ -66,6 +66,7 @@ CARD = Card(
     betrays=(
         "A damaged line is reported. A lost file of shipped traces is betrayed by the trainer's row of its step, a "
         "lost trace by the step line's count of shipped traces, a lost trainer row by the weights published later. "
-        "Nothing betrays a lost line of `all`, a lost warning of the log, or the last steps if every file ends before them."
+        "A lost line of `all`, a lost warning of the log, and the last steps if every file ends before them are "
+        "betrayed by nothing."
     ),
 )

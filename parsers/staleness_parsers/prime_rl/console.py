@@ -74,7 +74,7 @@ _MESSAGES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("scratch", r"Training from scratch"),
         ("resume", rf"Resuming orchestrator from checkpoint step {_N}"),
         ("start", rf"Starting from step {_N}"),
-        ("loop", r"Starting orchestrator loop"),
+        ("loop", rf"Starting orchestrator loop(?: \(max_steps={_N}\))?"),
         ("gate", r"Pausing dispatcher to prevent orchestrator from racing"),
         ("open", r"Resuming dispatcher"),
         ("hold", rf"Holding batch {_N} until the trainer publishes policy"),

@@ -27,6 +27,7 @@ class Known:
     attempts: Sequence[Attempt]
     has_traces: bool
     has_metrics: bool
+    arrivals_missing: bool
 
 
 def facts(known: Known) -> RunFacts:
@@ -34,6 +35,8 @@ def facts(known: Known) -> RunFacts:
     settings, build = known.settings, known.build
     return RunFacts(
         framework="prime-rl",
+        # Engines are paused together and updated in order; an adapter is replaced while requests run.
+        ascending=not settings.lora,
         unit=UNIT,
         framework_version=_version(build),
         dialect=build.dialect,
@@ -77,6 +80,8 @@ def _guarantee(settings: Settings, build: Build) -> Guarantee:
         )
     if settings.bound is None:
         return Guarantee(None, f"No file states {KEY}, the number that the queue is swept by.")
+    if not build.early_label:
+        return Guarantee(settings.bound, "The queue is swept at selection, and start versions are assumed to be exact.")
     return Guarantee(
         settings.bound + 1,
         "The sweep at selection keeps recorded start versions within the bound, but a group opened between the version "
@@ -121,6 +126,9 @@ def _unseen(known: Known) -> frozenset[str]:
     unseen = set()
     if not all(story.began for story in known.stories):
         unseen.add("cancelled")
+    if known.arrivals_missing:
+        # A shipped trace without a record of its arrival: files of `all` are gone, and with them who was dropped.
+        unseen |= {"dropped", "lost"}
     if known.build.dialect in ("rollouts", "logs"):
         unseen |= {"dropped", "cancelled", "lost"}
     if len(known.attempts) > 1:

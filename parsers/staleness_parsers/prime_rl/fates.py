@@ -98,7 +98,7 @@ def write_fates(
 ) -> None:
     """Write terminal events of all recorded traces that were not shipped.
 
-    ``whole``: no line of any trace file was lost; otherwise absence proves nothing and all inferred fates stay so.
+    ``whole``: no trace file and no line of one was lost; otherwise absence proves nothing.
     """
     connection.execute(_ARRIVALS)
     connection.execute(_GROUPS)
@@ -110,7 +110,7 @@ def write_fates(
             unscheduled=unscheduled,
         )
     )
-    connection.execute(_POSSIBLE)
+    connection.execute(_POSSIBLE.format(whole=str(whole).lower()))
     if whole:
         _reconcile(connection)
     sink.write_query("events", connection, _FAILED.format(unscheduled=unscheduled))
@@ -157,7 +157,8 @@ _OPEN = """
 CREATE TEMP TABLE waiting AS
 -- Clean traces that were never shipped, with everything the rules ask for.
 SELECT m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.tokens,
-    f.complete, f.done, f.done_in, f.failures_unseen, f.overtaken, w.* EXCLUDE (attempt),
+    f.complete, f.done, f.done_in, f.failures_unseen, f.size IS NULL AS size_unknown, f.overtaken,
+    w.* EXCLUDE (attempt),
     coalesce(e.curriculum AND w.gates, true) AS gated,
     CASE WHEN NOT {filters} THEN 'no'
          WHEN NOT coalesce(e.exact, false) OR f.several_agents OR f.rewards_missing OR m.reward IS NULL THEN 'maybe'
@@ -189,7 +190,9 @@ WITH facts AS (
         bound IS NULL OR v_start IS NULL AS undated,
         coalesce(stale_from <= adopted_at, false) AS certainly_old,
         coalesce(stale_from <= last_step, true) AS maybe_old,
-        coalesce(complete OR drop_reason = 'overload' OR failures_unseen, false) AS queued
+        coalesce(complete OR drop_reason = 'overload', false) AS queued,
+        -- whether the group was complete can't be told: its size is not known, or members may have left no record
+        NOT complete AND drop_reason IS NULL AND (size_unknown OR failures_unseen OR NOT {whole}) AS unsure
     FROM waiting),
 rules AS (
     SELECT *,
@@ -198,25 +201,26 @@ rules AS (
              WHEN enforces IS FALSE THEN false
              WHEN drop_reason = 'stale' THEN true
              WHEN names_groups THEN false
-             ELSE certainly_old OR maybe_old END AS may_group,
+             ELSE maybe_old END AS may_group,
         CASE WHEN form = 'rollout' OR tokens = 0 THEN false
              WHEN stale_at_once THEN true
              WHEN queued AND NOT complete THEN enforces IS NOT FALSE AND maybe_old
              WHEN queued THEN sweepable AND (zero <> 'yes' OR undated OR overtaken IS NULL
                  OR coalesce(swept_in, stale_from) <= overtaken)
-             ELSE enforces IS NOT FALSE AND drop_reason IS NULL AND overload AND maybe_old END AS may_stale,
+             ELSE enforces IS NOT FALSE AND drop_reason IS NULL AND (overload OR unsure) AND maybe_old END AS may_stale,
         CASE WHEN form = 'rollout' OR tokens = 0 OR stale_at_once OR zero = 'no' THEN false
              WHEN queued THEN true
-             ELSE enforces IS NOT FALSE AND drop_reason IS NULL AND overload END AS may_zero,
+             ELSE unsure OR (enforces IS NOT FALSE AND drop_reason IS NULL AND overload) END AS may_zero,
         CASE WHEN form = 'rollout' OR tokens = 0 THEN true
              -- a trace of nonzero advantage that the queue passed by was never in it
+             WHEN unsure THEN gated
              WHEN queued THEN gated OR (NOT stale_at_once AND complete AND zero = 'no' AND overtaken IS NOT NULL
                  AND swept_in IS NULL)
              ELSE false END AS may_filter,
         CASE WHEN form = 'rollout' OR tokens = 0 OR stale_at_once OR drop_reason = 'stale' THEN false
              WHEN complete AND zero = 'yes' AND overtaken IS NOT NULL THEN false
              WHEN complete AND enforces AND swept_in IS NOT NULL THEN false
-             WHEN queued THEN true
+             WHEN queued OR unsure THEN true
              ELSE NOT (enforces IS NOT DISTINCT FROM true AND certainly_old) OR names_groups END AS may_wait
     FROM facts)
 SELECT trajectory, grp, attempt, source, line, ordinal, form, is_last,

@@ -71,7 +71,7 @@ def survey(run: RunFiles) -> Files:
     """
     # Where a file lies beside its compressed copy, one of them is enough.
     files = list({file.name: file for file in sorted(run.files, key=lambda file: not file.compressed)}.values())
-    traces = [entry for entry in map(_trace_file, files) if entry]
+    traces = [entry for entry in map(trace_file, files) if entry]
     logs = [entry for entry in map(_log_file, files) if entry]
     roots = sorted({entry.root for entry in traces}) or sorted({entry.root for entry in logs})
     root = roots[0] if roots else ""
@@ -91,7 +91,8 @@ def survey(run: RunFiles) -> Files:
     )
 
 
-def _trace_file(file: RunFile) -> TraceFile | None:
+def trace_file(file: RunFile) -> TraceFile | None:
+    """Tell from its path what a file of traces holds; None for any other file."""
     if found := TRACE_FILE.fullmatch(file.name):
         role: Literal["train", "eval"] = "train" if found["role"] == "train" else "eval"
         part: Literal["all", "effective"] = "all" if found["part"] == "all" else "effective"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,16 +27,27 @@ NAMES = {
     "off_policy/mean": "step.staleness_trajectory_mean",
     "off_policy/in_flight/mean": "step.in_flight_mean",
     "off_policy/in_queue/mean": "step.in_queue_mean",
-    "off_policy/dropped": "step.dropped",
 }
-"""Canonical names of what the orchestrator's rows say about staleness: over shipped episodes, by recorded versions."""
+"""Canonical names of what the orchestrator's rows say about staleness: over shipped episodes, by recorded versions.
+
+``off_policy/dropped`` counts sweeps of the queue only, which is not all that was dropped: it has no such name.
+"""
+
+ASSUMPTIONS = {
+    "start-versions": "`exact`: the code counts a version only once the engines have it (since PR #3385)",
+    "seq-len": "tokens after which a branch is cut for training, where no configuration is left",
+}
+"""What ``--assume`` may tell: keys and meanings."""
 
 _SCHEMAS = {"prime_traces": TRACES, "prime_turns": TURNS, "prime_damage": DAMAGE}
 
 
-def finish_run(staged: Staged, sink: Sink) -> RunFacts:
-    """Write the event tables of a run from its staged ones and return its facts."""
-    settings = _settings(staged)
+def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFacts:
+    """Write the event tables of a run from its staged ones and return its facts.
+
+    ``assume``: see ``ASSUMPTIONS``.
+    """
+    settings = _assume(_settings(staged), assume, sink)
     log = _rows(staged, "prime_log", "source", "line")
     metrics = _rows(staged, "prime_metrics", "source", "line")
     if settings.bound is None:
@@ -44,9 +56,12 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         for table, schema in _SCHEMAS.items():
             if not staged.has(table):
                 connection.register(f"{table}_none", schema.empty_table())
-                connection.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM {table}_none")  # noqa: S608 - our names
+                connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM {table}_none")  # noqa: S608 - our names
+            elif table != "prime_turns":
+                # Asked many times; a view would open all its parts each time.
+                connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM {table}")  # noqa: S608 - our names
         found = launches(log, metrics, settings.shown.get("resume.step"))
-        build = recognise(*_forms(connection), found)
+        build = recognise(*_forms(connection), found, labels_assumed_exact=assume.get("start-versions") == "exact")
         stories = [tell(launch, build) for launch in found]
         updates = {launch.number: applies(launch) for launch in found}
         envs = [
@@ -57,10 +72,12 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         steps, lost = write_steps(sink, found, build, batches, updates, settings)
         _write_updates(sink, updates)
         _write_numbers(staged, sink, found)
-        _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs, lost)
+        # A shipped trace without a record of its arrival: files of `all` are gone.
+        missing = bool(connection.sql("SELECT 1 FROM main WHERE shipped AND arrived_in IS NULL LIMIT 1").fetchall())
+        _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs, lost or missing)
         _note_untrainable(connection, sink)
         known = Known(
-            settings, build, stories, steps, _attempts(found, steps), staged.has("prime_traces"), bool(metrics)
+            settings, build, stories, steps, _attempts(found, steps), staged.has("prime_traces"), bool(metrics), missing
         )
     return facts(known)
 
@@ -75,12 +92,23 @@ def _settings(staged: Staged) -> Settings:
     return Settings()
 
 
+def _assume(settings: Settings, assume: Mapping[str, str], sink: Sink) -> Settings:
+    """Take from the user where branches were cut, if the configuration does not say it."""
+    given = assume.get("seq-len")
+    if given is None or settings.seq_len is not None:
+        return settings
+    if not given.isdigit():
+        sink.diagnose("warning", "assumption-unusable", f"--assume seq-len={given}: give a number of tokens.")
+        return settings
+    return replace(settings, seq_len=int(given), seq_len_assumed=True)
+
+
 def _bound_from_log(settings: Settings, log: Iterable[dict[str, Any]]) -> Settings:
     """Without a configuration the warnings still name the bound in force."""
     for row in log:
         if row["kind"] in ("cancelled", "swept") and row["number"] is not None:
             shown = {**settings.shown, "max_off_policy_steps": row["number"]}
-            return Settings(**{**settings.__dict__, "bound": row["number"], "shown": shown, "found_in": row["source"]})
+            return replace(settings, bound=row["number"], shown=shown, found_in=row["source"])
     return settings
 
 

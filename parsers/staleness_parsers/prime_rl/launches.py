@@ -83,9 +83,9 @@ def launches(log: Sequence[Row], metrics: Sequence[Row], configured_resume: int 
         found = [Launch(1)]
     _assign_rows(found, metrics, from_logs)
     last = found[-1]
-    if last.resumed_after is None and not last.fresh and configured_resume is not None:
-        if all(step > configured_resume for step in last.steps):
-            last.resumed_after = configured_resume
+    silent = last.resumed_after is None and not last.fresh
+    if silent and configured_resume is not None and all(step > configured_resume for step in last.steps):
+        last.resumed_after = configured_resume
     for launch in found:
         _date(launch)
     for launch in found[1:]:

@@ -75,7 +75,8 @@ bounds AS (
     FROM seen GROUP BY trajectory)
 SELECT r.* EXCLUDE (place), b.arrived_in, b.newest, b.shipped,
        r.v_start IS NULL AND coalesce(e.frozen, false) AS frozen,
-       coalesce(l.resumed, 0) AS first_version
+       -- the weights an attempt starts from are loaded before its first group opens: no label is early there
+       CASE WHEN l.resumed < r.step THEN greatest(l.resumed, 0) ELSE 0 END AS first_version
 FROM ranked r JOIN bounds b USING (trajectory)
 LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM r.env
 LEFT JOIN launches l ON l.attempt = r.attempt
@@ -97,8 +98,8 @@ dated AS (
     ASOF LEFT JOIN begins b ON t.attempt = b.attempt AND t.until < b.at_time),
 recorded AS (
     SELECT *,
-        CASE WHEN {early_label} AND v_start > first_version THEN v_start - 1 ELSE coalesce(v_start, first_version) END
-            AS rec_lo,
+        CASE WHEN {early_label} AND v_start > 0 AND v_start <> first_version THEN v_start - 1
+             ELSE coalesce(v_start, first_version) END AS rec_lo,
         greatest(least(coalesce(v_end, newest), newest), coalesce(v_start, first_version)) AS rec_hi
     FROM dated)
 SELECT *,
@@ -124,7 +125,9 @@ SELECT trajectory AS trajectory_id, node AS span_index, token_start,
     form = 'episode' OR form = 'trace' AS monotone,
     make_timestamp(CAST(round(call_start * 1e6) AS BIGINT)) AS started,
     make_timestamp(CAST(round(call_end * 1e6) AS BIGINT)) AS ended,
-    CASE WHEN v_start IS NULL THEN 'inferred' ELSE 'derived' END AS evidence,
+    CASE WHEN {assumed_cut}
+           OR ({assumed_start} AND v_start > 0 AND v_start <> first_version AND coalesce(served, -1) < v_start)
+         THEN 'assumed' WHEN v_start IS NULL THEN 'inferred' ELSE 'derived' END AS evidence,
     source, line,
     CASE WHEN form = 'rollout' THEN NULL WHEN form = 'episode' THEN 'traces[' || ordinal || '].nodes[' || node || ']'
          ELSE 'nodes[' || node || ']' END AS locator
@@ -162,8 +165,10 @@ GROUP BY trajectory, attempt, step
 """
 
 _GROUPS = """
-SELECT grp AS group_id, min(attempt) AS attempt, coalesce(max(e.group_size), count(DISTINCT episode)) AS members_lo,
-    greatest(max(e.group_size), count(DISTINCT episode)) AS members_hi, 1 AS multiplicity_lo, 1 AS multiplicity_hi,
+-- Members that were cancelled or never dispatched left no record: the group size is their upper limit.
+SELECT grp AS group_id, min(attempt) AS attempt, count(DISTINCT episode) AS members_lo,
+    CASE WHEN max(e.group_size) IS NOT NULL THEN greatest(max(e.group_size), count(DISTINCT episode)) END AS members_hi,
+    1 AS multiplicity_lo, 1 AS multiplicity_hi,
     'derived' AS evidence, min(source) AS source, arg_min(line, source) AS line
 FROM main m LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env WHERE grp IS NOT NULL GROUP BY grp
 """
@@ -193,7 +198,12 @@ def write_lives(
     connection.execute(_TURN_VERSIONS.format(early_label=str(build.early_label).lower()))
     sink.write_query("trajectories", connection, _TRAJECTORIES.format(unscheduled=unscheduled))
     sink.write_query("groups", connection, _GROUPS)
-    sink.write_query("spans", connection, _SPANS.format(seq_len=seq_len))
+    spans = _SPANS.format(
+        seq_len=seq_len,
+        assumed_cut=str(settings.seq_len_assumed).lower(),
+        assumed_start=str(build.label_assumed).lower(),
+    )
+    sink.write_query("spans", connection, spans)
     sink.write_query("uses", connection, _USES)
     sink.write_query("events", connection, _EVENTS)
     query = "SELECT count(*), any_value(source), any_value(line) FROM turn_versions WHERE NOT consistent"

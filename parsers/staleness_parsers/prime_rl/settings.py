@@ -75,6 +75,7 @@ class Settings:
     batch_size: int | None = None
     group_size: int | None = None
     seq_len: int | None = None
+    seq_len_assumed: bool = False
     max_steps: int | None = None
     train_workers: int | None = None
     filters_zero: bool = True

@@ -137,7 +137,10 @@ def _sums(launch: Launch, build: Build, constraints: list[Row], reported: list[R
         if line["count"] is not None:
             constraints.append(_constraint(place, "trajectories", "eq", line["count"], "traces", "recorded"))
         if line["running"] is not None:
-            reported.append(_figure(place, line, "step.staleness_max", "Max Off-Policy"))
+            known = build.states_recorded_max
+            reported.append(_figure(place, line, "step.staleness_max" if known else None, "Max Off-Policy"))
+            if not known:
+                continue
             limit = line["running"] + build.early_label
             constraints.append(_constraint(place, "staleness_max", "le", limit, "training steps", "derived"))
     if any(row["kind"] == "step" for row in launch.log("orchestrator")):

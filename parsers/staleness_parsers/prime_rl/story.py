@@ -70,24 +70,25 @@ def tell(launch: Launch, build: Build) -> Story:
     story = Story(launch, collecting=launch.resumed_after + 1 if launch.resumed_after is not None else first)
     version: int | None = None
     named = 0
+    last_step = _last_step(launch)
     for row in launch.log("orchestrator"):
         kind = row["kind"]
         if kind == "step":
             story.collecting = row["number"] + 1
         elif kind in ("sync", "updating"):
             version = row["number"]
-            story.adopted_at = max(story.adopted_at or story.collecting, story.collecting)
+            # After the last batch everything in flight is cut, whatever its age, so nothing is dropped for age then.
+            if last_step is None or story.collecting <= last_step:
+                story.adopted_at = max(story.adopted_at or story.collecting, story.collecting)
         elif kind == "drop":
             named += _drop(story, row, version)
-        elif kind == "cancelled":
+        elif kind in ("cancelled", "overload"):
+            reason = "stale" if kind == "cancelled" else "overload"
+            story.overload = story.overload or kind == "overload"
             # What DEBUG lines have not named group by group; running and never dispatched members in one number.
-            if (rest := row["count"] - named) > 0 and build.enforces is not False:
-                story.cancelled.append(Cancelled(launch.number, "stale", 0, rest, version, None, row))
-            named = 0
-        elif kind == "overload":
-            story.overload = True
-            if (rest := row["count"] - named) > 0:
-                story.cancelled.append(Cancelled(launch.number, "overload", 0, rest, version, None, row))
+            # The older code records each of those that were too old.
+            if (rest := row["count"] - named) > 0 and not (kind == "cancelled" and build.enforces is False):
+                story.cancelled.append(Cancelled(launch.number, reason, 0, rest, version, None, row))
             named = 0
         elif kind == "swept":
             story.swept[story.collecting] = story.swept.get(story.collecting, 0) + row["count"]
@@ -102,6 +103,16 @@ def tell(launch: Launch, build: Build) -> Story:
         story.began = story.began or kind == "loop"
         story.rejects = story.rejects or kind == "rejected"
     return story
+
+
+def _last_step(launch: Launch) -> int | None:
+    """Last step of an attempt that shipped its final batch, or the one its loop was told to stop after."""
+    told = [row["number"] for row in launch.log("orchestrator") if row["kind"] == "loop" and row["number"] is not None]
+    if told:
+        return int(told[-1])
+    if any(row["kind"] == "final" for row in launch.log("orchestrator")):
+        return max((row["number"] for row in launch.log("orchestrator") if row["kind"] == "step"), default=None)
+    return None
 
 
 def _drop(story: Story, row: Row, version: int | None) -> int:

@@ -11,8 +11,7 @@ the place of the sampled tokens inside the node are kept and the cut is computed
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,6 +20,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream, blocks
+from staleness_parsers.prime_rl.files import TraceFile, trace_file
 from staleness_parsers.prime_rl.values import dig, flag, items, moment, number, table, text, whole
 
 BATCH_ROWS = 1 << 14
@@ -82,17 +82,6 @@ TURNS = pa.schema(
 ``weighted`` counts sampled tokens of a loss weight other than zero (null: the file says nothing about weights)."""
 
 
-@dataclass(frozen=True)
-class Where:
-    """Which file a line stands in: see ``files.TraceFile``."""
-
-    source: str
-    part: str
-    role: str
-    step: int
-    form: str
-
-
 class Turn(NamedTuple):
     """One turn; the columns of ``TURNS`` without the key."""
 
@@ -112,14 +101,19 @@ _UNKNOWN = Turn(0, 0, None, None, None, None, None, None, None, None)
 """Stands for all tokens of a record that does not say how many it has."""
 
 
-def read_traces(run: RunFiles, piece: Piece, where: Where, sink: Sink) -> None:
-    """Stage the traces of a piece of a file; what cannot be read becomes a diagnostic and a ``prime_damage`` row."""
+def read_traces(run: RunFiles, pieces: Sequence[Piece], sink: Sink) -> None:
+    """Stage the traces of some files; what cannot be read becomes a diagnostic and a ``prime_damage`` row."""
     rows = _Rows(sink)
-    try:
-        for line, data, cut in _lines(run, piece):
-            _read_line(line, data, cut, where, rows)
-    except DamagedStream as damage:
-        _damaged(where, rows, damage.line, f"From here on the file cannot be read ({damage}); restore it from a copy.")
+    for piece in pieces:
+        where = trace_file(run.file(piece.source))
+        if where is None:
+            raise ValueError(f"{piece.source} is not a file of traces")
+        try:
+            for line, data, cut in _lines(run, piece):
+                _read_line(line, data, cut, where, rows)
+        except DamagedStream as damage:
+            message = f"From here on the file cannot be read ({damage}); restore it from a copy."
+            _damaged(where, rows, damage.line, message)
     rows.flush()
 
 
@@ -131,7 +125,7 @@ def _lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, bytes, bool]]:
                 yield block.first_line + index, data, block.cut and index == len(lines) - 1
 
 
-def _read_line(line: int, data: bytes, cut: bool, where: Where, rows: _Rows) -> None:
+def _read_line(line: int, data: bytes, cut: bool, where: TraceFile, rows: _Rows) -> None:
     try:
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -140,7 +134,7 @@ def _read_line(line: int, data: bytes, cut: bool, where: Where, rows: _Rows) -> 
                 "note",
                 "line-cut",
                 "The last line is cut: the record was never finished.",
-                source=where.source,
+                source=where.file.source,
                 line=line,
             )
             return
@@ -157,15 +151,15 @@ def _read_line(line: int, data: bytes, cut: bool, where: Where, rows: _Rows) -> 
         _single_trace(record, line, where, rows)
 
 
-def _damaged(where: Where, rows: _Rows, line: int, message: str) -> None:
+def _damaged(where: TraceFile, rows: _Rows, line: int, message: str) -> None:
     """Report a lost line: one of ``effective`` may have held trained tokens, one of ``all`` only fates."""
     opens = None if where.role == "eval" else "training" if where.part == "effective" else "fates"
-    rows.sink.diagnose("error", "trace-line-damaged", message, source=where.source, line=line, opens=opens)  # type: ignore[arg-type]
+    rows.sink.diagnose("error", "trace-line-damaged", message, source=where.file.source, line=line, opens=opens)  # type: ignore[arg-type]
     if where.role == "train":
-        rows.damage.append({"part": where.part, "step": where.step, "source": where.source, "line": line})
+        rows.damage.append({"part": where.part, "step": where.step, "source": where.file.source, "line": line})
 
 
-def _episode(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> None:
+def _episode(record: dict[str, Any], line: int, where: TraceFile, rows: _Rows) -> None:
     """Take one environment run: the span of versions is the episode's, tokens and outcome are its traces'."""
     work = table(dig(record, "run", "work"))
     if (kind := text(work.get("type"))) is not None and kind != where.role:
@@ -174,7 +168,7 @@ def _episode(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> No
     episode = text(record.get("id"))
     common = {
         "form": "episode",
-        "episode": episode or f"{where.source}:{line}",
+        "episode": episode or f"{where.file.source}:{line}",
         "grp": text(dig(record, "group", "id")),
         "env": text(dig(record, "env", "name")) or text(dig(record, "env", "id")),
         "v_start": whole(dig(work, "policy", "start")),
@@ -207,12 +201,12 @@ def _episode(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> No
         _trace(trace, line, ordinal, common, error, flag(record.get("ok")), where, rows)
 
 
-def _single_trace(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> None:
+def _single_trace(record: dict[str, Any], line: int, where: TraceFile, rows: _Rows) -> None:
     """Take a line of v0.7.0-v0.8.0: provenance stands on the trace, and nothing says which version it ended under."""
     info = table(record.get("info"))
     common = {
         "form": "trace",
-        "episode": text(info.get("episode_id")) or f"{where.source}:{line}",
+        "episode": text(info.get("episode_id")) or f"{where.file.source}:{line}",
         "grp": text(info.get("group_id")),
         "env": text(info.get("env_name")),
         "v_start": whole(info.get("policy_version")),
@@ -229,7 +223,7 @@ def _trace(
     common: dict[str, Any],
     error: str | None,
     episode_ok: bool | None,
-    where: Where,
+    where: TraceFile,
     rows: _Rows,
 ) -> None:
     turns = _turns(trace)
@@ -248,7 +242,7 @@ def _trace(
         ordinal,
         common
         | {
-            "trajectory": identity or f"{where.source}:{line}#{ordinal}",
+            "trajectory": identity or f"{where.file.source}:{line}#{ordinal}",
             "named": identity is not None,
             "agent": text(dig(trace, "agent", "name")),
             "clean": not (failed or episode_failed),
@@ -266,7 +260,7 @@ def _trace(
     )
 
 
-def _rollout(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> None:
+def _rollout(record: dict[str, Any], line: int, where: TraceFile, rows: _Rows) -> None:
     """Take a line of v0.6.0: the whole selected batch with filter marks; tokens are not in it."""
     start = whole(record.get("policy_version"))
     identity = text(record.get("rollout_id"))
@@ -277,9 +271,9 @@ def _rollout(record: dict[str, Any], line: int, where: Where, rows: _Rows) -> No
         0,
         {
             "form": "rollout",
-            "trajectory": identity or f"{where.source}:{line}",
+            "trajectory": identity or f"{where.file.source}:{line}",
             "named": identity is not None,
-            "episode": identity or f"{where.source}:{line}",
+            "episode": identity or f"{where.file.source}:{line}",
             "grp": text(record.get("group_id")) or (None if example is None else f"step_{where.step}/{example}"),
             "env": text(record.get("env_name")),
             "v_start": start,
@@ -411,9 +405,9 @@ class _Rows:
         self._traces: list[dict[str, Any]] = []
         self._turns: list[tuple[Any, ...]] = []
 
-    def trace(self, where: Where, line: int, ordinal: int, values: dict[str, Any], turns: list[Turn]) -> None:
+    def trace(self, where: TraceFile, line: int, ordinal: int, values: dict[str, Any], turns: list[Turn]) -> None:
         """Take one trace. Turns of eval work are not needed and left out."""
-        key = {"part": where.part, "step": where.step, "source": where.source, "line": line, "ordinal": ordinal}
+        key = {"part": where.part, "step": where.step, "source": where.file.source, "line": line, "ordinal": ordinal}
         self._traces.append({"role": where.role, **key, **values})
         if where.role == "train":
             first = (values["trajectory"], *key.values())

@@ -191,7 +191,7 @@ def _assign(model: Model, edges: Edges, sink: Sink) -> None:
         owner[at].batches.append(batch)
         batch["attempt"] = next(n for n, process in enumerate(model.processes) if process is owner[at])
     for process in model.processes:
-        if process.seen_by == "dumps" and process.batches:
+        if process.batches and (process.seen_by == "dumps" or not process.launch_seen):
             process.start_lo, process.start_hi = p.start_of(process)
             _tell_start(process, sink)
 
@@ -263,7 +263,7 @@ def _clock(model: Model, sink: Sink) -> None:
             for line in local:
                 if line["kind"] == kind and line["rollout"] in walls:
                     votes[round((line["local"] - walls[line["rollout"]].replace(tzinfo=None)) / quarter)] += 1
-    # A batch is saved some time after its last group was queued, never before: the smallest gap is nearest to the offset.
+    # A batch is saved some time after its last group was queued, never before: the smallest gap is the offset.
     gaps = [
         line["local"] - batch["last_enqueued"].replace(tzinfo=None)
         for process in model.processes
@@ -346,5 +346,8 @@ def proven_up_to(model: Model, attempt: int) -> int:
 
 
 def rollouts_of(process: Process) -> list[int]:
-    """All rollout ids a process collected or trained."""
-    return sorted(process.collected | set(process.trains) | {batch["rollout"] for batch in process.batches})
+    """Return all rollout ids of a process: they have no gaps, so one that no file speaks of has lost its files."""
+    known = process.collected | set(process.trains) | {batch["rollout"] for batch in process.batches}
+    if process.start_hi is not None and known:
+        known |= set(range(process.start_hi, max(known)))
+    return sorted(known)

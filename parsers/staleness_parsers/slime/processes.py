@@ -13,6 +13,7 @@ that comes again, or labels that begin again (pitfall 2). Label -> policy versio
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ class Train:
     steps: dict[int, float | None] = field(default_factory=dict)
     critic: bool = False
     completed: bool = False
+    closed: bool = False
+    end_line: Line | None = None
     source: str | None = None
     line: int | None = None
 
@@ -64,10 +67,10 @@ class Train:
 
 @dataclass
 class SyncLine:
-    """A weight sync on the console, after ``trains`` completed trainings of the process."""
+    """A weight sync on the console; ``after``: the training before it, None for the first sync of a process."""
 
-    trains: int
-    started: datetime | None
+    after: Train | None
+    started: datetime | None = None
     ended: datetime | None = None
     source: str | None = None
     line: int | None = None
@@ -75,7 +78,10 @@ class SyncLine:
 
 @dataclass
 class Process:
-    """One launch. ``start_lo/hi``: s0; ``seen_by``: console, events or dumps; times naive and local for a console."""
+    """One launch. ``start_lo/hi``: s0; ``seen_by``: console, events or dumps; times naive and local for a console.
+
+    ``skipped``: syncs that found no engine and published nothing.
+    """
 
     seen_by: str
     start_lo: int | None = None
@@ -90,6 +96,8 @@ class Process:
     ended: datetime | None = None
     one_ahead: bool | None = None
     every_sync: bool = False
+    launch_seen: bool = True
+    skipped: int = 0
     cut_short: bool = False
     """Dumps show that the process went on after its console or event file ends: what those don't say proves nothing."""
 
@@ -101,14 +109,14 @@ class Process:
     def executions(self, rollout: int) -> int | None:
         """Rollout executions a rollout's training took, if every optimizer step's line is there and says so.
 
-        All rollouts take equally many optimizer steps; one that seems to take fewer has lost a line.
+        All rollouts take equally many optimizer steps; where one seems not to, a line is missing.
         """
         train = self.trains.get(rollout)
-        most = max((len(other.steps) for other in self.trains.values()), default=0)
-        if train is None or not train.steps or len(train.steps) < most:
+        usual = Counter(len(other.steps) for other in self.trains.values() if other.steps).most_common(1)
+        if train is None or not usual or len(train.steps) != usual[0][0]:
             return None
         sizes = [size for size in train.steps.values() if size is not None]
-        return int(sum(sizes)) if len(sizes) == most else None
+        return int(sum(sizes)) if len(sizes) == usual[0][0] else None
 
     @property
     def critic_only(self) -> set[int]:
@@ -231,99 +239,120 @@ def _read_process(lines: Sequence[Line]) -> Process:
     process.started, process.ended = min(times, default=None), max(times, default=None)
     ids = process.collected | set(process.trains)
     process.start_lo = process.start_hi = min(ids, default=None)
+    if process.start_lo is not None and not process.launch_seen:
+        process.start_lo = 0  # the beginning of the log is missing
     return process
 
 
 class _ConsoleReader:
-    """Reads one process's lines in order: which train line belongs to which rollout."""
+    """Reads one process's lines in order: which train line belongs to which rollout.
+
+    Any single line may be missing: a training is known by its begin, its end or its metrics, a sync by its begin or
+    end.
+    """
 
     def __init__(self) -> None:
         self.process = Process("console")
         self.trains: list[Train] = []
-        self.open: Train | None = None
+        self.open = False
+        self.moved = False
         self.wait: float | None = None
-        self.sync: SyncLine | None = None
 
     def read(self, lines: Sequence[Line]) -> Process:
+        """Return the process these lines are of."""
         metrics = {id(line): values for line, values in metrics_of(list(lines))}
-        ahead: dict[int, int] = {}
-        ends: list[int] = []
-        for at, line in enumerate(lines):
+        begins: dict[int, Line] = {}
+        for line in lines:
             kind, rollout = line["kind"], line["rollout"]
             if kind in _MANAGER_IDS and rollout is not None:
                 self.process.collected.add(rollout)
-                ahead.setdefault(rollout, at)
+                begins.setdefault(rollout, line)
                 if kind == "saved_rollout":
                     self.process.saved.add(rollout)
             elif kind.startswith(("train_", "update_weights_")) or kind == "sync_skipped":
                 self._timer(kind, line)
-                if kind == "train_end":
-                    ends.append(at)
             elif kind in _TRAINER_IDS or kind in {"saved_train", "step_damaged", "perf_damaged", "critic_step_damaged"}:
                 self._train_line(kind, line, metrics.get(id(line), {}))
         self._number()
-        first = min(self.process.collected, default=0)
+        ends = {rollout: train.end_line for rollout, train in self.process.trains.items() if train.end_line}
         self.process.one_ahead = _one_ahead(
-            [(lines[ahead[first + n + 1]], lines[end]) for n, end in enumerate(ends) if first + n + 1 in ahead]
+            [(begins[rollout + 1], end) for rollout, end in ends.items() if rollout + 1 in begins]
+        )
+        self.process.launch_seen = any(line["kind"] == "worker" for line in lines) or any(
+            sync.after is None for sync in self.process.syncs
         )
         return self.process
 
     def _timer(self, kind: str, line: Line) -> None:
         if kind == "train_wait_end":
             self.wait = line["number"]
-        elif kind == "train_start" and self.open is None:
-            self.open = Train(started=line["local"], waited=self.wait, source=line["source"], line=line["line"])
-            self.wait = None
-            self.trains.append(self.open)
-        elif kind == "train_end" and self.open is not None:
-            self.open.ended, self.open.completed = line["local"], True
-            self.open = None
-        elif kind == "update_weights_start" and self.sync is None:
-            done = sum(train.completed for train in self.trains)
-            if all(sync.trains != done for sync in self.process.syncs):  # other ranks repeat the line
-                self.sync = SyncLine(done, line["local"], None, line["source"], line["line"])
-        elif kind == "update_weights_end" and self.sync is not None:
-            self.sync.ended = line["local"]
-            self.process.syncs.append(self.sync)
-            self.sync = None
-        elif kind == "sync_skipped":
-            self.sync = None
+        elif kind == "train_start":
+            # Several ranks may print it; once anything else has happened it is the next rollout's.
+            if not self.open or self.moved:
+                self._begin(line)
+                self.trains[-1].started = line["local"]
+            self.open, self.moved = True, False
+            return
+        elif kind == "train_end":
+            if not self.open and (not self.trains or self.trains[-1].end_line or self.moved):
+                self._begin(line)
+            if self.trains[-1].end_line is None:
+                self.trains[-1].ended, self.trains[-1].completed, self.trains[-1].end_line = line["local"], True, line
+            self.open, self.moved = False, False
+            return
+        elif kind.startswith("update_weights"):
+            self._sync(kind, line)
+        elif kind == "sync_skipped" and self.process.syncs:
+            self.process.syncs.pop()
+            self.process.skipped += 1
+        self.moved = True
+
+    def _begin(self, line: Line) -> None:
+        self.trains.append(Train(waited=self.wait, source=line["source"], line=line["line"]))
+        self.wait = None
+
+    def _sync(self, kind: str, line: Line) -> None:
+        after = self.trains[-1] if self.trains else None
+        if not self.process.syncs or self.process.syncs[-1].after is not after:
+            self.process.syncs.append(SyncLine(after, source=line["source"], line=line["line"]))
+        sync = self.process.syncs[-1]
+        if kind == "update_weights_start":
+            sync.started = sync.started or line["local"]
+        else:
+            sync.ended = sync.ended or line["local"]
 
     def _train_line(self, kind: str, line: Line, metrics: Mapping[str, float]) -> None:
-        if not self.trains or (kind == "perf_train" and self.trains[-1].rollout not in {None, line["rollout"]}):
-            if kind not in {"perf_train", "saved_train"}:
-                return
-            self.trains.append(Train(source=line["source"], line=line["line"]))
+        self.moved = True
+        rollout = line["rollout"]
+        names_rollout = kind in {"perf_train", "saved_train"}
+        if names_rollout:
+            over = bool(self.trains) and self.trains[-1].rollout not in {None, rollout}
+        else:
+            over = bool(self.trains) and self.trains[-1].closed and rollout not in self.trains[-1].steps
+        if not self.trains or over:
+            self._begin(line)
         train = self.trains[-1]
-        if kind in {"perf_train", "saved_train"}:
-            if train.rollout is None:
-                train.rollout = line["rollout"]
+        if names_rollout:
+            train.rollout = rollout if train.rollout is None else train.rollout
             train.completed = True
+            train.closed = train.closed or kind == "perf_train"
             train.waited = metrics.get("perf/train_wait_time", train.waited)
-        elif kind == "step":
-            train.steps[line["rollout"]] = metrics.get("train/global_batch_size")
-        elif kind == "step_damaged":
-            train.steps[line["rollout"]] = None
+        elif kind in {"step", "step_damaged"}:
+            train.steps[rollout] = metrics.get("train/global_batch_size")
         elif kind.startswith("critic"):
             train.critic = True
 
     def _number(self) -> None:
         """Give trains without a ``perf`` line the id after the one before: they come in the order of rollout ids."""
-        following = min(self.process.collected, default=None)
-        for index, train in enumerate(self.trains):
-            if train.rollout is None:
-                known = next(
-                    ((n, later.rollout) for n, later in enumerate(self.trains[index:]) if later.rollout is not None),
-                    None,
-                )
-                if following is None and known is not None and known[1] is not None:
-                    following = known[1] - known[0]
-                train.rollout = following
+        first = next(((at, train.rollout) for at, train in enumerate(self.trains) if train.rollout is not None), None)
+        following = first[1] - first[0] if first and first[1] is not None else min(self.process.collected, default=None)
+        for train in self.trains:
+            train.rollout = following if train.rollout is None else train.rollout
             if train.rollout is not None:
                 self.process.trains.setdefault(train.rollout, train)
                 following = train.rollout + 1
         # A later training proves that the ones before it ended, whatever line is missing.
-        last = max((rollout for rollout, train in self.process.trains.items()), default=None)
+        last = max(self.process.trains, default=None)
         for rollout, train in self.process.trains.items():
             train.completed = train.completed or rollout != last
 
@@ -388,7 +417,7 @@ def _begins_again(
 
 def start_of(process: Process) -> tuple[int, int]:
     """Bound s0 of a process known by its dumps: its first rollout id, unless its labels say that dumps are missing."""
-    first = min(process.collected)
+    first = min(process.collected | set(process.trains))
     delta = any(batch["has_default"] for batch in process.batches)
     latest = [
         batch["rollout"] - batch["label_max"] + (0 if delta else 1) for batch in process.batches if batch["label_max"]
@@ -423,9 +452,10 @@ def label_versions(process: Process) -> Versions:
             for mode in modes
             for begin in {process.start_lo, process.start_hi}
             for interval in intervals
-            for count in [_trained_at(process, label - first + 1 if label else 0, begin, interval, mode)]
+            for count in [_trained_at(label - first + 1 if label else 0, begin, interval, delta=mode)]
         ]
-        meaning[label] = (min(versions), max(versions))
+        # Each sync that was skipped may have come before this label.
+        meaning[label] = (min(versions), max(versions) + process.skipped * max(intervals))
     return Versions(meaning, start, delta, intervals)
 
 
@@ -434,14 +464,10 @@ def policy(process: Process, rollouts: int) -> int:
     return rollouts - sum(1 for rollout in process.critic_only if rollout < rollouts)
 
 
-def _trained_at(process: Process, label: int, begin: int, interval: int, delta: bool) -> int:
-    """Rollouts trained (absolute) when a label was published: off the console where it shows the sync, else by rule."""
+def _trained_at(label: int, begin: int, interval: int, *, delta: bool) -> int:
+    """Return how many rollouts had been trained, over all launches, when a label was published (guide section 3)."""
     published = label if delta else label - 1
-    if published <= 0:
-        return begin
-    if process.syncs and process.syncs[0].trains == 0 and published < len(process.syncs):
-        return begin + process.syncs[published].trains
-    return (begin // interval + published) * interval
+    return begin if published <= 0 else (begin // interval + published) * interval
 
 
 def _is_delta(process: Process) -> bool | None:
@@ -451,13 +477,22 @@ def _is_delta(process: Process) -> bool | None:
     first = next((batch for batch in process.batches if batch["rollout"] == process.start_lo), None)
     if first is not None and first["label_max"] is not None:
         return False  # its first batch was made by the initial policy, and does not call it "default"
+    interval = _logged_interval(process)
+    if interval is None or process.start_lo is None or process.start_lo != process.start_hi or process.skipped:
+        return None
     for batch in process.batches:
-        if batch["label_max"] is None or not process.syncs or process.start_lo is None:
-            continue
-        trains = batch["rollout"] - process.start_lo - (1 if process.one_ahead else 0)
-        if batch["label_max"] == sum(1 for sync in process.syncs if sync.trains <= max(trains, 0)):
+        trained = max(batch["rollout"] - (1 if process.one_ahead else 0), process.start_lo)
+        if batch["label_max"] == 1 + trained // interval - process.start_lo // interval:
             return False  # as many labels as syncs: the first sync was counted
     return None
+
+
+def _logged_interval(process: Process) -> int | None:
+    """Return the interval that the syncs on the console show: the greatest they all are multiples of."""
+    after = [
+        sync.after.rollout + 1 for sync in process.syncs if sync.after is not None and sync.after.rollout is not None
+    ]
+    return math.gcd(*after) if after else None
 
 
 def _first_label(process: Process, labels: Sequence[int], delta: bool | None) -> int:
@@ -474,16 +509,14 @@ def _first_label(process: Process, labels: Sequence[int], delta: bool | None) ->
 
 
 def possible_intervals(process: Process, first: int, modes: Iterable[bool]) -> tuple[int, ...]:
-    """Every ``--update-weights-interval`` under which no token would be newer than its batch.
+    """Return every ``--update-weights-interval`` that the log or, without it, the labels allow.
 
-    The console shows the syncs themselves; then the interval is the distance of those after training.
+    The labels allow those under which no token would be newer than its batch.
     """
     assert process.start_lo is not None and process.start_hi is not None
-    begin = process.start_lo
-    after = [begin + sync.trains for sync in process.syncs if sync.trains > 0]
-    if after:
-        steps = {later - earlier for earlier, later in pairwise(after)}
-        return (min(steps),) if len(steps) == 1 else (after[0] if not steps and begin == 0 else 1,)
+    logged = _logged_interval(process)
+    if logged is not None:
+        return (logged,)
     if process.every_sync:
         return (1,)
     newest = [(batch["label_max"], batch["rollout"]) for batch in process.batches if batch["label_max"]]
@@ -493,7 +526,7 @@ def possible_intervals(process: Process, first: int, modes: Iterable[bool]) -> t
         for interval in range(1, limit + 1)
         if all(
             any(
-                _trained_at(process, label - first + 1, start, interval, mode) <= rollout
+                _trained_at(label - first + 1, start, interval, delta=mode) <= rollout
                 for mode in modes
                 for start in {process.start_lo, process.start_hi}
             )

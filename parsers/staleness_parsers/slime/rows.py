@@ -72,7 +72,12 @@ def write_syncs(model: Model, sink: Sink) -> None:
     rows = []
     for attempt, process in enumerate(model.processes):
         for sync in process.syncs:
-            lo, hi = (p.policy(process, (start or 0) + sync.trains) for start in (process.start_lo, process.start_hi))
+            if sync.after is None:
+                lo, hi = model.versions[attempt].start
+            elif sync.after.rollout is not None:
+                lo = hi = p.policy(process, sync.after.rollout + 1)
+            else:
+                continue
             rows.append(
                 {
                     "attempt": attempt,
@@ -399,6 +404,7 @@ def _use_rows(parts: pl.DataFrame, *, per_span: bool) -> pl.DataFrame:
         "span_index",
         lo.alias("loss_tokens_lo"),
         hi.alias("loss_tokens_hi"),
+        (~uncertain).alias("member"),
         evidence.alias("evidence"),
         pl.when(counted).then(pl.col("train_source")).otherwise(pl.col("source")).alias("source"),
         pl.when(counted).then(pl.col("train_locator")).otherwise(pl.format("samples[{}]", "position")).alias("locator"),

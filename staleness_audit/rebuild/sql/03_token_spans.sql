@@ -7,7 +7,8 @@
 --   span_index
 --   tokens_lo, tokens_hi   sampled tokens (hi null = open)
 --   loss_lo, loss_hi       those the mask logged with them lets count (all, if none was logged)
---   version_lo, version_hi v_gen of its tokens; unknown versions are [0, null]
+--   version_lo, version_hi   v_gen of its tokens; unknown versions are [0, null]
+--   steady                 versions inside never decrease
 --   exact_order            position among the spans of its trajectory: time first, then index
 SELECT
     hash(trajectory_id) AS key,
@@ -22,6 +23,7 @@ SELECT
     least(loss_tokens_hi, tokens_hi) AS loss_hi,
     greatest(version_lo, 0) AS version_lo,
     version_hi,
+    coalesce(monotone, false) OR coalesce(version_lo = version_hi, false) AS steady,
     coalesce(epoch_us(coalesce(ended, started)), 0)::HUGEINT * 9223372036854775808 + coalesce(span_index, 0) AS exact_order
 FROM spans
 WHERE trajectory_id IS NOT NULL

@@ -6,6 +6,7 @@
 --   tokens_lo, tokens_hi     sampled tokens of the trajectory (hi null = open)
 --   oldest_lo, oldest_hi     version of its oldest unmasked token; null/null = it has none for certain
 --   v_end_lo, v_end_hi       version of its last sampled token
+--   rises                    no token is newer than the last one: all lie in one span whose versions never decrease
 SELECT
     key,
     min(twin) AS twin_lo,
@@ -22,6 +23,8 @@ SELECT
     CASE WHEN NOT bool_or(version_hi IS NULL AND tokens_hi IS DISTINCT FROM 0) THEN greatest(
         arg_max(version_hi, exact_order) FILTER (tokens_lo > 0),
         max(CASE WHEN tokens_lo = 0 AND tokens_hi IS DISTINCT FROM 0 THEN version_hi END)
-    ) END AS v_end_hi
+    ) END AS v_end_hi,
+    count(*) FILTER (tokens_hi IS DISTINCT FROM 0) <= 1
+        AND NOT coalesce(bool_or(tokens_hi IS DISTINCT FROM 0 AND NOT steady), false) AS rises
 FROM token_spans
 GROUP BY key

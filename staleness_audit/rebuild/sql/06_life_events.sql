@@ -4,21 +4,22 @@
 -- Columns:
 --   key, twin_lo, twin_hi   of the trajectory
 --   admitted, started, finished, enqueued, sampled, ended   microseconds since 1970 of the first (finished, enqueued, ended: last) such event
+--   last_attempt        the last attempt in which anything was heard of it
 --   has_finished        generation is known to be over
 --   fate, reason        its last certain fatal event (dropped, cancelled, lost) if nothing took it up again; else null
---   fate_step           the step then being collected, as logged
+--   fate_attempt, fate_step   the step then being collected, as logged
 --   fate_v_lo, fate_v_hi  versions logged with it
 --   options             its alternative fates from inferred fatal events, in the form of trajectory_lives.fates; else null
 WITH own AS (
     SELECT
         hash(trajectory_id) AS key, hash(trajectory_id || chr(1)) AS twin,
-        kind, reason, step, version_lo, version_hi, evidence, epoch_us(ts) AS moment, seq
+        kind, attempt, reason, step, version_lo, version_hi, evidence, epoch_us(ts) AS moment, seq
     FROM events
     WHERE trajectory_id IS NOT NULL
     UNION ALL
     SELECT
         described.key, described.twin,
-        kind, reason, step, version_lo, version_hi, events.evidence, epoch_us(ts), seq
+        kind, events.attempt, reason, step, version_lo, version_hi, events.evidence, epoch_us(ts), seq
     FROM (SELECT * FROM events WHERE trajectory_id IS NULL AND group_id IS NOT NULL) AS events
     JOIN described ON events.group_id = described.group_id
 ),
@@ -27,6 +28,7 @@ fatal AS (
         key,
         arg_max(kind, position) FILTER (evidence <> 'inferred') AS last_kind,
         arg_max(coalesce(reason, 'unknown'), position) FILTER (evidence <> 'inferred') AS reason,
+        arg_max(attempt, position) FILTER (evidence <> 'inferred' AND kind <> 'requeued') AS fate_attempt,
         arg_max(step, position) FILTER (evidence <> 'inferred' AND kind <> 'requeued') AS fate_step,
         arg_max(version_lo, position) FILTER (evidence <> 'inferred' AND kind <> 'requeued') AS fate_v_lo,
         arg_max(version_hi, position) FILTER (evidence <> 'inferred' AND kind <> 'requeued') AS fate_v_hi,
@@ -46,6 +48,7 @@ times AS (
         key,
         min(twin) AS twin_lo,
         max(twin) AS twin_hi,
+        max(attempt) AS last_attempt,
         min(CASE WHEN kind = 'admitted' THEN moment END) AS admitted,
         min(CASE WHEN kind = 'started' THEN moment END) AS started,
         max(CASE WHEN kind = 'finished' THEN moment END) AS finished,
@@ -60,6 +63,6 @@ SELECT
     fatal.ended,
     CASE WHEN fatal.last_kind <> 'requeued' THEN fatal.last_kind END AS fate,
     replace(fatal.reason, chr(31), ' ') AS reason,
-    fatal.fate_step, fatal.fate_v_lo, fatal.fate_v_hi,
+    fatal.fate_attempt, fatal.fate_step, fatal.fate_v_lo, fatal.fate_v_hi,
     fatal.options
 FROM times LEFT JOIN fatal USING (key)

@@ -4,8 +4,9 @@
 --   members           its consume rows; prompts = their prompt tokens
 --   served_lo/hi      versions given to requests admitted between this update and the next: what the engines served
 --   rule              what the policy's rule says they serve: slime the last multiple of its interval N, others k + 1
---   v_lo, v_hi        what is taken: admissions first, then the rule. Of an unknown policy, anything up to k + 1, unless
---                     k + 1 itself was seen once: slime never serves it, and all others always do
+--   v_lo, v_hi        what is taken: admissions first, then the rule. Of an unknown policy, anything up to k + 1,
+--                     unless k + 1 itself was seen once: slime never serves it, and all others always do. v_hi also
+--                     covers steps right after it whose time is unknown
 --   completed         its train row, a later step or the summary on stdout says so; without any of them it was cut
 --                     short, unless train rows may be lost (then null)
 CREATE TEMP TABLE step AS
@@ -36,21 +37,27 @@ known AS (
 ),
 whole AS (
     SELECT attempt, unnest(generate_series(0, max(k))) AS k FROM known GROUP BY attempt
+),
+dated AS (
+    SELECT
+        whole.attempt, whole.k, known.* EXCLUDE (attempt, k),
+        count(known.t) OVER (PARTITION BY whole.attempt ORDER BY whole.k) AS dated
+    FROM whole
+    LEFT JOIN known USING (attempt, k)
 )
 SELECT
-    whole.attempt, whole.k, known.* EXCLUDE (attempt, k), served.lo AS served_lo, served.hi AS served_hi,
-    CASE WHEN s.push_interval > 0 THEN whole.k // s.push_interval * s.push_interval ELSE whole.k + 1 END AS rule,
+    step.* EXCLUDE (dated), served.lo AS served_lo, served.hi AS served_hi,
+    CASE WHEN s.push_interval > 0 THEN step.k // s.push_interval * s.push_interval ELSE step.k + 1 END AS rule,
     coalesce(
         served.lo,
-        CASE WHEN s.rule_known OR bool_or(served.hi > whole.k) OVER (PARTITION BY whole.attempt) THEN rule ELSE 0 END
+        CASE WHEN s.rule_known OR bool_or(served.hi > step.k) OVER (PARTITION BY step.attempt) THEN rule ELSE 0 END
     ) AS v_lo,
-    coalesce(served.hi, rule) AS v_hi,
+    max(coalesce(served.hi, rule)) OVER (PARTITION BY step.attempt, step.dated) AS v_hi,
     CASE
-        WHEN train_line IS NOT NULL OR whole.k < s.announced THEN true
-        WHEN whole.k < max(whole.k) OVER (PARTITION BY whole.attempt) THEN true
+        WHEN train_line IS NOT NULL OR step.k < s.announced THEN true
+        WHEN step.k < max(step.k) OVER (PARTITION BY step.attempt) THEN true
         WHEN s.train_whole THEN false
     END AS completed
-FROM whole
+FROM dated step
 JOIN simulation s USING (attempt)
-LEFT JOIN known USING (attempt, k)
 LEFT JOIN served USING (attempt, k)

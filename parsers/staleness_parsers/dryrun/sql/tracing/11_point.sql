@@ -16,9 +16,14 @@ seen AS (
     SELECT attempt, rid, max(generated) AS generated FROM state GROUP BY attempt, rid
 )
 SELECT
-    attempt, rid, -1 AS pos, admit_time AS t, 0 AS g_lo, 0 AS g_hi, true AS known,
-    coalesce(v_traj, v_min, 0) AS v_lo, coalesce(v_traj, v_max, k_hi + 1) AS v_hi, NULL AS source, NULL AS line
-FROM cand
+    c.attempt, c.rid, -1 AS pos, c.admit_time AS t, 0 AS g_lo, 0 AS g_hi, true AS known,
+    coalesce(c.v_traj, c.v_min, 0) AS v_lo,
+    -- Updates whose time is unknown may follow the admission before the next known one.
+    greatest(coalesce(c.v_traj, c.v_max, c.k_hi + 1), served.v_hi, undated.v_hi) AS v_hi,
+    NULL AS source, NULL AS line
+FROM cand c
+LEFT JOIN step served ON c.attempt = served.attempt AND c.v_traj - 1 = served.k
+LEFT JOIN (FROM step WHERE t IS NULL) undated ON c.attempt = undated.attempt AND c.v_traj = undated.k
 UNION ALL
 SELECT
     i.attempt, i.rid, i.k, i.t, s.generated, s.generated, s.generated IS NOT NULL, i.v_lo, i.v_hi, s.source, s.line

@@ -3,7 +3,14 @@
 --   version_lo, version_hi    versions served in between, within the request's own v_min and v_max
 --   bad                       the streams contradict each other (rule 5): one chunk holds only what its own rows say
 CREATE TEMP TABLE chunk AS
-WITH numbered AS (
+WITH torn AS (  -- simulations whose request stream has lost rows: updates after the last known one may be among them
+    SELECT attempt FROM step WHERE members < n_reqs
+    UNION
+    SELECT attempt FROM part JOIN dryrun_damage USING (source) WHERE NOT cut AND part.kind = 'request'
+    UNION
+    SELECT attempt FROM req GROUP BY attempt HAVING max(rid) + 1 > count(*)
+),
+numbered AS (
     SELECT *, sum(known::INTEGER) OVER (PARTITION BY attempt, rid ORDER BY pos) AS number FROM point
 ),
 moment AS (  -- an update with an unknown count is swallowed: its version widens the interval of the moment before
@@ -17,7 +24,8 @@ moment AS (  -- an update with an unknown count is swallowed: its version widens
 cut AS (
     SELECT
         attempt, rid, pos, t AS started, v_lo, v_hi,
-        lead(t) OVER life AS ended, lead(g_lo) OVER life - g_lo AS lo, lead(g_hi) OVER life - g_lo AS hi,
+        lead(pos) OVER life AS next_pos, lead(t) OVER life AS ended,
+        lead(g_lo) OVER life - g_lo AS lo, lead(g_hi) OVER life - g_lo AS hi,
         lead(source) OVER life AS source, lead(line) OVER life AS line
     FROM moment
     WINDOW life AS (PARTITION BY attempt, rid ORDER BY number)
@@ -27,7 +35,10 @@ clipped AS (
     SELECT
         cut.*, c.final, c.v_min, c.v_max,
         greatest(cut.v_lo, CASE WHEN c.final THEN c.v_min END) AS version_lo,
-        least(cut.v_hi, CASE WHEN c.final THEN c.v_max END) AS version_hi
+        CASE
+            WHEN c.final THEN least(cut.v_hi, c.v_max)
+            WHEN next_pos < 1099511627776 OR attempt NOT IN (SELECT attempt FROM torn) THEN cut.v_hi
+        END AS version_hi
     FROM cut
     JOIN cand c USING (attempt, rid)
     WHERE lo <> 0 OR hi IS NULL OR hi <> 0
@@ -36,8 +47,7 @@ judged AS (
     SELECT
         attempt, rid,
         coalesce(bool_or(lo < 0 OR hi < 0 OR version_lo > version_hi), false) OR coalesce(
-            bool_and(version_lo = version_hi) AND bool_and(final)
-            AND (min(version_lo) <> any_value(v_min) OR max(version_hi) <> any_value(v_max)), false
+            bool_and(final) AND (min(version_lo) <> any_value(v_min) OR max(version_hi) <> any_value(v_max)), false
         ) AS bad
     FROM clipped
     GROUP BY attempt, rid
@@ -47,12 +57,15 @@ blunt AS (
         attempt, rid, 0 AS pos, c.admit_time AS started, c.end_t AS ended, p.g_lo AS lo, p.g_hi AS hi,
         p.source, p.line, c.final, c.v_min, c.v_max, true AS bad,
         coalesce(CASE WHEN c.final THEN c.v_min END, c.v_traj) AS version_lo,
-        coalesce(CASE WHEN c.final THEN c.v_max END, c.k_hi + 1) AS version_hi
+        CASE
+            WHEN c.final THEN coalesce(c.v_max, c.k_hi + 1)
+            WHEN attempt NOT IN (SELECT attempt FROM torn) THEN c.k_hi + 1
+        END AS version_hi
     FROM judged
     JOIN cand c USING (attempt, rid)
     JOIN point p USING (attempt, rid)
     WHERE judged.bad AND p.pos = 1099511627776
 )
-SELECT * EXCLUDE (v_lo, v_hi) FROM clipped JOIN judged USING (attempt, rid) WHERE NOT bad
+SELECT * EXCLUDE (v_lo, v_hi, next_pos) FROM clipped JOIN judged USING (attempt, rid) WHERE NOT bad
 UNION ALL BY NAME
 SELECT * FROM blunt

@@ -1,0 +1,180 @@
+"""Benchmarks of the audit on canonical logs, as ratios measured in one run; writes RESULTS.md beside this file.
+
+    python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
+
+Every command runs as its own process, alternating with those it is compared with; the fastest repetition counts.
+Memory is the peak resident set of the process. Logs are generated once into ``benchmarks/data`` (ignored by git).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DATA = HERE / "data"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one process took: wall and CPU seconds, peak resident MiB."""
+
+    wall: float
+    cpu: float
+    memory: float
+
+
+def run(command: Sequence[str], cwd: Path) -> Cost:
+    """Run a process to its end; raises ``RuntimeError`` for an exit code other than the audit's own 0, 1 and 3."""
+    started = time.perf_counter()
+    pid = os.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.execv(command[0], list(command))
+    _, status, usage = os.wait4(pid, 0)
+    wall = time.perf_counter() - started
+    if os.waitstatus_to_exitcode(status) not in (0, 1, 3):
+        raise RuntimeError(f"{' '.join(command)} failed")
+    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+
+
+def fastest(costs: Sequence[Cost]) -> Cost:
+    """The repetition with the smallest wall time."""
+    return min(costs, key=lambda cost: cost.wall)
+
+
+def generate(name: str, *options: str) -> Path:
+    """Make a log unless it is there already."""
+    log = DATA / name / "run.staleness.jsonl"
+    if not log.exists():
+        run([sys.executable, str(HERE / "generate.py"), str(log) + ".part", *options], HERE)
+        Path(str(log) + ".part").rename(log)
+    return log
+
+
+def script(name: str, *arguments: str) -> list[str]:
+    """Command line of a script this is compared with."""
+    return [sys.executable, str(HERE / "against" / name), *arguments]
+
+
+def audit(log: Path, *options: str) -> list[str]:
+    """Command line of an audit."""
+    return [sys.executable, "-m", "staleness_audit", "audit", str(log.parent), "--format", "json", "--quiet", *options]
+
+
+def cold_and_again(log: Path, scratch: Path, repeat: int) -> tuple[Cost, Cost]:
+    """A cold audit, and a second one with another bound over the tables it left."""
+    cold, again = [], []
+    for _ in range(repeat):
+        shutil.rmtree(scratch / ".staleness-audit", ignore_errors=True)
+        cold.append(run(audit(log), scratch))
+        again.append(run(audit(log, "--bound", "2"), scratch))
+    return fastest(cold), fastest(again)
+
+
+def row(what: str, ours: float, other: float, aim: str, met: bool) -> str:
+    """One line of the table of results."""
+    return f"| {what} | {ours:.2f} | {other:.2f} | {ours / other:.2f} | {aim} | {'yes' if met else 'no'} |"
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trajectories", type=int, default=1_000_000)
+    parser.add_argument("--tokens", type=int, default=20_000_000)
+    parser.add_argument("--repeat", type=int, default=3)
+    options = parser.parse_args()
+    log = generate(f"spans-{options.trajectories}", "--trajectories", str(options.trajectories))
+    double = generate(f"spans-{2 * options.trajectories}", "--trajectories", str(2 * options.trajectories))
+    lists = generate(f"lists-{options.tokens}", "--tokens-listed", str(options.tokens))
+    with tempfile.TemporaryDirectory(prefix="staleness-bench-") as folder:
+        scratch = Path(folder)
+        touch = fastest([run(script("touch_columns.py", str(log)), scratch) for _ in range(options.repeat)])
+        plain = fastest([run(script("plain_script.py", str(log)), scratch) for _ in range(options.repeat)])
+        cold, again = cold_and_again(log, scratch, options.repeat)
+        shutil.rmtree(scratch / ".staleness-audit", ignore_errors=True)
+        twice = run(audit(double), scratch)
+        shutil.rmtree(scratch / ".staleness-audit", ignore_errors=True)
+        smallest = fastest([run(script("list_minimum.py", str(lists)), scratch) for _ in range(options.repeat)])
+        lengths = fastest([run(script("list_lengths.py", str(lists)), scratch) for _ in range(options.repeat)])
+        reading = fastest([_read_lists(lists, scratch) for _ in range(options.repeat)])
+        whole, _ = cold_and_again(lists, scratch, options.repeat)
+    gib = cold.memory / 1024
+    table = [
+        "| what (seconds, ours : other) | ours | other | ratio | aim | met |",
+        "|---|---|---|---|---|---|",
+        row(
+            "(a) cold audit : DuckDB counting every column", cold.wall, touch.wall, "<= 6", cold.wall <= 6 * touch.wall
+        ),
+        row(
+            "(a) cold audit : json and dicts, two figures only",
+            cold.wall,
+            plain.wall,
+            "<= 0.5",
+            cold.wall <= plain.wall / 2,
+        ),
+        row(
+            "(b) audit with another bound : the first audit",
+            again.wall,
+            cold.wall,
+            "<= 0.2",
+            again.wall <= 0.2 * cold.wall,
+        ),
+        row(
+            "(c) peak MiB at twice the size : at the size",
+            twice.memory,
+            cold.memory,
+            "< 1.2",
+            twice.memory < 1.2 * cold.memory,
+        ),
+        row(
+            "(d) reading version lists : json and min() of each",
+            reading.wall,
+            smallest.wall,
+            "<= 0.67",
+            reading.wall <= smallest.wall / 1.5,
+        ),
+        row(
+            "(d) reading version lists : DuckDB sum(len())",
+            reading.wall,
+            lengths.wall,
+            "<= 1.43",
+            reading.wall <= lengths.wall / 0.7,
+        ),
+        row("(d) whole audit of version lists : json and min()", whole.wall, smallest.wall, "-", True),
+    ]
+    lines = [
+        "# Benchmark results",
+        "",
+        f"{options.trajectories:,} trajectories of 3 spans ({log.stat().st_size / 1e6:.0f} MB of JSON lines); "
+        f"{options.tokens:,} tokens listed one version each ({lists.stat().st_size / 1e6:.0f} MB). "
+        f"Fastest of {options.repeat}; {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}. Made by `make bench`.",
+        "",
+        *table,
+        "",
+        f"(c) peak memory of the cold audit: {gib:.2f} GiB (aim <= 1.5 GiB); CPU of the cold audit {cold.cpu:.1f} s, "
+        f"of the json script {plain.cpu:.1f} s.",
+        "",
+    ]
+    (HERE / "RESULTS.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+
+
+def _read_lists(lists: Path, scratch: Path) -> Cost:
+    shutil.rmtree(scratch / "tables", ignore_errors=True)
+    return run(script("ingest_only.py", str(lists.parent), str(scratch / "tables")), scratch)
+
+
+if __name__ == "__main__":
+    main()

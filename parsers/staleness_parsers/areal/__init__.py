@@ -1,0 +1,123 @@
+"""AReaL: trajectory dumps, console task lines, session records, the trainer's spans, and statistics per step.
+
+Versions. The rollout engine counts from 0 (initial weights) and is set to s + 1 after the weights of step s were
+pushed; step s (``global_step``) trains on version s: ``v_train = s``, and ``v_gen`` is the version stamped on the
+token, without conversion. The console prints step s as ``Train step s+1``. A step is one version, whatever its
+number of minibatches.
+
+Off by one: up to v2.0.0, and in the v2 controller, the stamp is taken after the answer came back, so tokens of a sample
+that lived through an update may be one version older than told; those of a request that was sent again may be one
+newer (guide section 3). ``proximal`` staleness is one lower than ours until PR #1736. ``head_version`` -1 and the tail
+up to v1.0.4 speak of the whole padded group.
+
+No file says which step trained a trajectory: batches are put together again from the times of starts and results
+(``replay``), checked against the sequences and tokens that the step counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+import pyarrow as pa
+
+from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.config import UnreadableConfig, read_config
+from staleness_parsers.areal.card import CARD
+from staleness_parsers.areal.console import read_console
+from staleness_parsers.areal.files import DUMP, survey
+from staleness_parsers.areal.finish import finish_run
+from staleness_parsers.areal.records import read_dump, read_perf, read_sessions
+from staleness_parsers.areal.scalars import read_events
+
+DUMPS_PER_UNIT = 256
+
+
+class AReaL:
+    """The plug-in; see the module's docstring and ``staleness_audit.parser.Parser``."""
+
+    name = "areal"
+    version = "1"
+    card = CARD
+
+    def detect(self, run: RunFiles) -> Detection | None:
+        """Recognise dumps, tracer folders, the console, or the configuration with its knob."""
+        files = survey(run)
+        evidence = []
+        if files.config:
+            evidence.append(f"{files.config.source}: a configuration with rollout.max_head_offpolicyness")
+        for group in files.dumps.values():
+            if b'"sample_idx"' in run.head(group[0].source, 1 << 12):
+                evidence.append(f"{group[0].source}: a trajectory dump in a folder named by its newest version")
+                break
+        if files.old_dumps:
+            evidence.append(f"{files.old_dumps[0].source}: a text dump in a folder named by its first version")
+        if files.sessions:
+            evidence.append(f"{files.sessions[0].source}: session records")
+        if files.perf and b"train." in run.head(files.perf[0].source, 1 << 16):
+            evidence.append(f"{files.perf[0].source}: the trainer's spans")
+        if files.console:
+            evidence.append(f"{files.console.source}: a log of the trainer")
+        return Detection(tuple(evidence)) if evidence else None
+
+    def plan(self, run: RunFiles) -> Sequence[Unit]:
+        """One unit per configuration, log, event file, piece of a JSON-lines file, and few hundred dumps."""
+        files = survey(run)
+        units = []
+        if files.config:
+            units.append(Unit("config", (run.whole(files.config.source),)))
+        if files.console:
+            # A log is read whole: its table of statistics belongs to the step line before it.
+            units.append(Unit("console", (run.whole(files.console.source),)))
+        units.extend(Unit("events", (run.whole(file.source),)) for file in files.events)
+        for kind, listed in (("sessions", files.sessions), ("perf", files.perf)):
+            units.extend(Unit(kind, (piece,)) for file in listed for piece in run.split(file.source))
+        dumps = [file for _, group in sorted(files.dumps.items()) for file in group]
+        for at in range(0, len(dumps), DUMPS_PER_UNIT):
+            units.append(Unit("dumps", tuple(run.whole(file.source) for file in dumps[at : at + DUMPS_PER_UNIT])))
+        return units
+
+    def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
+        """Stage what the files say; nothing here is understood without the others."""
+        for piece in unit.pieces:
+            if unit.kind == "config":
+                _read_config(run, piece, sink)
+            elif unit.kind == "console":
+                read_console(run, piece, sink)
+            elif unit.kind == "events":
+                read_events(run, piece, sink)
+            elif unit.kind == "sessions":
+                read_sessions(run, piece, sink)
+            elif unit.kind == "perf":
+                read_perf(run, piece, sink)
+            elif found := DUMP.fullmatch(run.file(piece.source).name):
+                read_dump(run, piece, int(found["version"]), int(found["task"]), sink)
+
+    def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
+        """Join the units; point out what is there but not read."""
+        files = survey(run)
+        for root in files.other_roots:
+            message = f"{root or '.'} holds another trial, which is not read; audit it by itself."
+            sink.diagnose("warning", "several-runs", message, source=root or None)
+        if files.old_dumps:
+            message = "Text dumps (up to v0.5.1) name neither task nor versions; the audit rests on the other files."
+            sink.diagnose("note", "text-dumps", message, source=files.old_dumps[0].source)
+        if files.requests:
+            message = "Request records (v0.4.0) have times of a clock of their own and are not read."
+            sink.diagnose("note", "request-records", message, source=files.requests[0].source)
+        return finish_run(staged, sink)
+
+
+def _read_config(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    try:
+        document = read_config(run, piece.source)
+    except UnreadableConfig as error:
+        message = f"The configuration cannot be read ({error}); restore it, or give --bound."
+        sink.diagnose("warning", "config-unreadable", message, source=piece.source)
+        return
+    row = {"source": piece.source, "document": orjson.dumps(document).decode()}
+    sink.write("areal_config", pa.Table.from_pylist([row]))
+
+
+PARSER = AReaL()

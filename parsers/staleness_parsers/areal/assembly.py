@@ -1,0 +1,225 @@
+"""From tasks to batches: the replay of a launch, its check against the steps' statistics, and what stays open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, permutations
+
+from staleness_parsers.areal.content import Content, Key
+from staleness_parsers.areal.launches import Launch, Step
+from staleness_parsers.areal.replay import LATE, Assigned, Need, Result, replay
+from staleness_parsers.areal.settings import Settings
+from staleness_parsers.areal.tasks import Task
+
+RESUME = 150_000
+MAX_WAIT = 1_000_000
+"""Microseconds by which a collection may begin, and end, later than the step lines tell, where no span does."""
+MAX_TRIALS = 40
+
+
+@dataclass
+class Batch:
+    """What is known of a batch. ``perhaps``: tasks of which some were in it. ``oldest``: no member's token is older."""
+
+    perhaps: set[Key] = field(default_factory=set)
+    oldest: int | None = None
+    checked: bool = False
+
+
+@dataclass
+class Batches:
+    """The batches of one launch. ``hidden``: tasks of which it stays open whether and where they were trained.
+
+    ``unexplained``: steps for which no batch agrees with the statistics. ``replayed``: there was anything to go by.
+    """
+
+    steps: dict[int, Batch] = field(default_factory=dict)
+    step_of: dict[Key, int] = field(default_factory=dict)
+    hidden: set[Key] = field(default_factory=set)
+    unexplained: list[int] = field(default_factory=list)
+    replayed: bool = False
+    windows: list[tuple[int, int]] = field(default_factory=list)
+
+    def collecting(self, at: int | None) -> int | None:
+        """Return the step that was being collected, or was next to be, at a time."""
+        return None if at is None else next((number for end, number in self.windows if at <= end), None)
+
+
+def assemble(launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content], settings: Settings) -> Batches:
+    """Replay the batches of one launch."""
+    found = Batches()
+    steps = [launch.steps[number] for number in sorted(launch.steps) if launch.steps[number].windows]
+    found.windows = [(max(end for _, end in step.windows.values()), step.number) for step in steps]
+    ranks = sorted({task.rank for task in tasks})
+    size = settings.batch or _guess_batch(steps, contents, tasks)
+    ready = [task for task in tasks if task.ready is not None and task.status is not None]
+    everything = {task.key for task in tasks if task.status in ("accepted", None)}
+    if not steps or not ready or not size or size % max(len(ranks), 1) or not launch.dated or _gap(launch, steps):
+        # Which of them were trained nobody can say; without steps none was.
+        found.hidden = everything if launch.steps else set()
+        return found
+    found.replayed = True
+    by_index = dict(enumerate(ready))
+    needs = [[_need(step, rank, size // len(ranks)) for rank in ranks] for step in steps]
+    check = _checker(steps, by_index, contents, settings)
+
+    def run() -> list[Assigned]:
+        results = [
+            [
+                Result(task.order, task.ready or 0, task.status == "accepted", index)
+                for index, task in by_index.items()
+                if task.rank == rank
+            ]
+            for rank in ranks
+        ]
+        return replay(results, needs, settings.dynamic, check)
+
+    outcome = _settle_doubts(run, ready)
+    for step, assigned in zip(steps, outcome, strict=True):
+        batch = found.steps[step.number] = Batch(checked=assigned.checked)
+        for index in assigned.certain:
+            found.step_of[by_index[index].key] = step.number
+        batch.perhaps = {by_index[index].key for index in assigned.perhaps}
+        if not assigned.certain and not assigned.perhaps:
+            found.unexplained.append(step.number)
+    _leave_open(found, steps, ready, contents, more=len(steps) < len(launch.steps))
+    return found
+
+
+def _settle_doubts(run: Callable[[], list[Assigned]], tasks: Sequence[Task]) -> list[Assigned]:
+    """Replay; where lines of two outcomes may be crossed and some step stays unexplained, try them the other way."""
+    best = run()
+    doubts: dict[int, list[Task]] = {}
+    for task in tasks:
+        if task.doubt is not None:
+            doubts.setdefault(task.doubt, []).append(task)
+    trials = MAX_TRIALS
+    for group in doubts.values():
+        first = [task.status for task in group]
+        for other in sorted(set(islice(permutations(first), 24)), key=str):
+            if _open(best) == 0 or trials == 0:
+                return best
+            if list(other) == [task.status for task in group]:
+                continue
+            trials -= 1
+            before = [task.status for task in group]
+            _set(group, other)
+            outcome = run()
+            if _open(outcome) < _open(best):
+                best = outcome
+            else:
+                _set(group, before)
+    return best
+
+
+def _open(outcome: Sequence[Assigned]) -> int:
+    return sum(not assigned.certain for assigned in outcome)
+
+
+def _set(group: Sequence[Task], statuses: Sequence[str | None]) -> None:
+    for task, status in zip(group, statuses, strict=True):
+        task.status = status
+
+
+def _gap(launch: Launch, steps: Sequence[Step]) -> bool:
+    """Tell whether a step before the last has no window: it took tasks nobody knows when."""
+    numbers = [step.number for step in steps]
+    return numbers != list(range(launch.start_version, launch.start_version + len(numbers)))
+
+
+def _need(step: Step, rank: int, count: int) -> Need:
+    own = step.windows.get(rank)
+    spans = own is not None and step.trained is not None
+    begin, end = own or next(iter(step.windows.values()))
+    return Need(begin, end if spans else end + MAX_WAIT, count, 0 if spans else RESUME)
+
+
+def _guess_batch(steps: Sequence[Step], contents: dict[Key, Content], tasks: Sequence[Task]) -> int | None:
+    """Without a configuration: a step's samples over those of a group, where all groups are alike."""
+    sizes = {len(contents[task.key].samples) for task in tasks if task.status == "accepted"}
+    counts = {step.values.get("n_seqs") for step in steps}
+    if len(sizes) != 1 or len(counts) != 1:
+        return None
+    (size,), (count,) = sizes, counts
+    return round(count) // size if count and size and round(count) % size == 0 else None
+
+
+def _checker(
+    steps: Sequence[Step], tasks: dict[int, Task], contents: dict[Key, Content], settings: Settings
+) -> Callable[[int, frozenset[int]], bool | None]:
+    """Compare a batch with what its step logged: samples, tokens, lengths, and that no token is newer than the step."""
+    sums = {}
+    for index, task in tasks.items():
+        content = contents[task.key]
+        tokens = [sample.tokens for sample in content.samples]
+        lengths = [sample.length for sample in content.samples]
+        newest = max((span.version_lo for sample in content.samples for span in sample.spans), default=0)
+        told = content.whole and all(low == high for low, high in tokens) and None not in lengths
+        sums[index] = (len(tokens), sum(low for low, _ in tokens), sum(length or 0 for length in lengths), newest, told)
+
+    def check(at: int, members: frozenset[int]) -> bool | None:
+        step = steps[at]
+        parts = [sums[member] for member in members]
+        if any(newest > step.number for *_, newest, _ in parts):
+            return False
+        rows, tokens, length = (sum(part[place] for part in parts) for place in range(3))
+        count, valid = step.values.get("n_seqs"), step.values.get("n_valid_tokens")
+        whole = all(told for *_, told in parts)
+        if count is not None and whole and rows > count + 0.5:
+            return False
+        if valid is None:
+            return None
+        slack = max(0.5, abs(valid) * 6e-5) if step.printed else max(0.5, abs(valid) * 1e-6)
+        if tokens > valid + slack and not settings.token_mask:
+            return False
+        if not whole or (count is not None and rows < count - 0.5):
+            return None
+        if settings.token_mask:
+            return None
+        mean = step.values.get("seq_len/avg")
+        if (
+            mean is not None
+            and count
+            and abs(mean * count - length) > max(0.5, (2e-4 if step.printed else 1e-5) * length)
+        ):
+            return False
+        return abs(tokens - valid) <= slack
+
+    return check
+
+
+def _leave_open(
+    found: Batches, steps: Sequence[Step], ready: Sequence[Task], contents: dict[Key, Content], *, more: bool
+) -> None:
+    """Hide tasks that may or may not have been trained, and bound how old a member of their step can be.
+
+    ``more``: other steps were trained of which nobody knows when they were collected.
+    """
+    for number in found.unexplained:
+        step = next(step for step in steps if step.number == number)
+        latest = max(end for _, end in step.windows.values()) + LATE
+        found.steps[number].perhaps = {
+            task.key
+            for task in ready
+            if task.key not in found.step_of and task.status != "rejected" and (task.ready or 0) <= latest
+        }
+    for step in steps:
+        # Guessed samples must not exceed what the step counted: a group may have shrunk.
+        mine = [key for key, number in found.step_of.items() if number == step.number]
+        count = step.values.get("n_seqs")
+        if count is not None and sum(len(contents[key].samples) for key in mine) > count:
+            guessed = {key for key in mine if not all(sample.told for sample in contents[key].samples)}
+            found.steps[step.number].perhaps |= guessed
+            for key in guessed:
+                del found.step_of[key]
+    for batch in found.steps.values():
+        found.hidden |= batch.perhaps - found.step_of.keys()
+    if more:
+        found.hidden |= {task.key for task in ready if task.key not in found.step_of and task.status != "rejected"}
+    for number, batch in found.steps.items():
+        if not batch.perhaps:
+            continue
+        members = [*batch.perhaps, *(key for key, step in found.step_of.items() if step == number)]
+        spans = [span for key in members for sample in contents[key].samples for span in sample.spans]
+        batch.oldest = min((span.version_lo for span in spans), default=None)

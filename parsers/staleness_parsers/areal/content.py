@@ -1,0 +1,280 @@
+"""What each task's samples hold: dump rows given to tasks, and the versions of their tokens (guide sections 3, 5.1, 8).
+
+A dump has no time and no launch. A group of rows belongs to the task of that id whose life could have produced its
+newest version: not before the task started, not after its result was ready. Where several tasks fit, all of them get
+what any of the groups may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Final
+
+from staleness_parsers.areal.launches import Launch, Row
+from staleness_parsers.areal.settings import Settings
+from staleness_parsers.areal.tasks import Task
+
+MAX_PERMUTED: Final = 6
+
+
+@dataclass(frozen=True)
+class Span:
+    """Consecutive tokens of one interval of versions; None = not known."""
+
+    tokens_lo: int
+    tokens_hi: int | None
+    version_lo: int
+    version_hi: int
+
+
+@dataclass
+class Sample:
+    """One training row of a task. ``length``: with prompt, None if no row says it. ``place``: where it is told."""
+
+    spans: list[Span]
+    length: int | None
+    prompt: int | None
+    place: tuple[str, int]
+    told: bool
+
+    @property
+    def tokens(self) -> tuple[int, int | None]:
+        """Least and most sampled tokens."""
+        highs = [span.tokens_hi for span in self.spans]
+        return sum(span.tokens_lo for span in self.spans), (
+            None if None in highs else sum(h for h in highs if h is not None)
+        )
+
+
+@dataclass
+class Content:
+    """A task's samples. ``whole``: each sample that was trained has its row here, as far as can be told."""
+
+    samples: list[Sample]
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How far recorded versions can be trusted (guide section 3); see ``stamp``.
+
+    ``listed``: rows have ``version_rle``. ``late``: stamped after the answer, so a token may be one older than told.
+    ``at_end``: the whole answer has the version of its end. ``loose``: proxies ran through updates, so a token may
+    be one newer too. ``void``: versions mean nothing (all 0, or made up for lack of any).
+    """
+
+    listed: bool = True
+    late: bool = False
+    at_end: bool = False
+    loose: bool = False
+    void: bool = False
+
+    def stamp(self, version: int, first: int, last: int, retried: bool) -> tuple[int, int]:
+        """Bound the true version of a token told as ``version``; its sample lived from ``first`` to ``last``."""
+        low = high = version
+        if self.void or self.at_end:
+            low, high = first, (last if self.void else version)
+        elif self.late or self.loose:
+            low = version - 1 if version > first else version
+        if self.loose or retried:
+            # A request sent again across an update keeps the stamp of its first try.
+            high = max(high, min(version + 1, last))
+        return min(low, high), high
+
+
+@dataclass
+class Group:
+    """Rows that one task wrote at once. ``newest``: the newest version among them, by folder name and rows."""
+
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def newest(self) -> int:
+        """Newest version of the group, as its folder and its rows tell."""
+        tails = [int(row["tail"]) for row in self.rows if row["tail"] is not None]
+        return max([int(self.rows[0]["folder"]), *tails])
+
+
+def groups_of(rows: Iterable[Row]) -> dict[int, list[Group]]:
+    """Cut the rows of each task id into the groups that were written at once: a sample number comes back."""
+    found: dict[int, list[Group]] = {}
+    last: tuple[str, int] | None = None
+    for row in rows:
+        groups = found.setdefault(row["task"], [])
+        if last is None or last[0] != row["source"] or row["sample"] <= last[1]:
+            groups.append(Group())
+        groups[-1].rows.append(row)
+        last = (row["source"], row["sample"])
+    return found
+
+
+Key = tuple[int, int, int]
+
+
+def assign(
+    groups: dict[int, list[Group]], tasks: Sequence[Task], launches: Sequence[Launch], void: bool
+) -> tuple[dict[Key, list[Group]], list[Group]]:
+    """Give each group to its task; several groups for a task mean that any of them may be its own.
+
+    The second result: groups that no known task can have written. ``void``: versions tell nothing.
+    """
+    by_number: dict[int, list[Task]] = {}
+    for task in tasks:
+        by_number.setdefault(task.number, []).append(task)
+    found: dict[Key, list[Group]] = {}
+    homeless: list[Group] = []
+    for number, listed in groups.items():
+        candidates = [task for task in by_number.get(number, []) if task.status != "failed" or task.sessions]
+        fits = [[void or _fits(group, task, launches[task.launch]) for task in candidates] for group in listed]
+        for group, row in zip(listed, fits, strict=True):
+            if not any(row):
+                homeless.append(group)
+        owned = [group for group, row in zip(listed, fits, strict=True) if any(row)]
+        for task, choices in zip(
+            candidates, _choices(owned, candidates, [row for row in fits if any(row)]), strict=True
+        ):
+            if choices:
+                found[task.key] = [owned[index] for index in sorted(choices)]
+    return found, homeless
+
+
+def _fits(group: Group, task: Task, launch: Launch) -> bool:
+    return launch.version_lo(task.started) <= group.newest <= launch.version_hi(task.ready)
+
+
+def _choices(groups: Sequence[Group], tasks: Sequence[Task], fits: Sequence[Sequence[bool]]) -> list[set[int]]:
+    """For each task, the groups it has in some assignment of all groups that keeps the order inside files."""
+    chosen: list[set[int]] = [set() for _ in tasks]
+    if len(groups) == 1 and sum(fits[0]) == 1:
+        chosen[fits[0].index(True)].add(0)
+        return chosen
+    if len(tasks) <= MAX_PERMUTED and len(groups) <= len(tasks):
+        for places in permutations(range(len(tasks)), len(groups)):
+            if all(fits[index][place] for index, place in enumerate(places)) and _in_order(groups, tasks, places):
+                for index, place in enumerate(places):
+                    chosen[place].add(index)
+    if not any(chosen):
+        for index, row in enumerate(fits):
+            for place, fit in enumerate(row):
+                if fit:
+                    chosen[place].add(index)
+    return chosen
+
+
+def _in_order(groups: Sequence[Group], tasks: Sequence[Task], places: Sequence[int]) -> bool:
+    """Files are appended to: what stands later in one file is of the same launch or a later one."""
+    last: dict[str, int] = {}
+    for group, place in zip(groups, places, strict=True):
+        source = group.rows[0]["source"]
+        if tasks[place].launch < last.get(source, -1):
+            return False
+        last[source] = tasks[place].launch
+    return True
+
+
+def content_of(task: Task, groups: Sequence[Group], launch: Launch, dialect: Dialect, settings: Settings) -> Content:
+    """Build the samples of a task from its groups of rows, or from times alone where it has none."""
+    first, last = launch.version_lo(task.started), launch.version_hi(task.ready)
+    if len(groups) == 1:
+        rows = groups[0].rows
+        samples = [
+            _sample(row, _lived(task, index, len(rows), launch), dialect, task.retried)
+            for index, row in enumerate(rows)
+        ]
+        expected = len(task.sessions) or settings.samples
+        return Content(samples, whole=expected is None or len(rows) >= expected)
+    if groups:
+        return Content(
+            [_any_of(index, groups, dialect, task, (first, last)) for index in range(max(len(g.rows) for g in groups))]
+        )
+    if task.status == "failed" and not task.sessions:
+        return Content([])
+    count = len(task.sessions) or settings.samples or 0
+    samples = []
+    for index in range(count):
+        low, high = _lived(task, index, count, launch)
+        place = (task.sessions[index]["source"], task.sessions[index]["line"]) if task.sessions else task.place
+        samples.append(Sample([Span(0, None, low, high)], None, None, place, told=False))
+    return Content(samples)
+
+
+def _lived(task: Task, index: int, count: int, launch: Launch) -> tuple[int, int]:
+    """Versions in force when a sample started and when it ended; samples are started in the order of their index."""
+    first, last = launch.version_lo(task.started), launch.version_hi(task.ready)
+    if len(task.sessions) == count:
+        session = task.sessions[index]
+        first = max(first, launch.version_lo(session["submit"]))
+        if session["gen_end"] is not None and not session["cut"]:
+            last = min(last, launch.version_hi(session["gen_end"]))
+    return first, max(first, last)
+
+
+def _sample(row: Row, lived: tuple[int, int], dialect: Dialect, retried: bool) -> Sample:
+    first, last = lived
+    length, prompt = row["length"], row["prompt"]
+    if row["runs"] is not None:
+        spans = []
+        for version, tokens in row["runs"]:
+            low, high = dialect.stamp(version, first, last, retried)
+            spans.append(Span(tokens, tokens, low, high))
+        return Sample(spans or [Span(0, 0, first, first)], length, prompt, (row["source"], row["line"]), told=True)
+    tokens = None if length is None or prompt is None else max(length - prompt, 0)
+    high = last if dialect.void or row["tail"] is None else min(last, max(first, row["tail"]))
+    return Sample([Span(tokens or 0, tokens, first, high)], length, prompt, (row["source"], row["line"]), told=True)
+
+
+def _any_of(index: int, groups: Sequence[Group], dialect: Dialect, task: Task, lived: tuple[int, int]) -> Sample:
+    """Build a sample that may be that of any of several groups: the widest of each."""
+    options = [_sample(group.rows[index], lived, dialect, task.retried) for group in groups if index < len(group.rows)]
+    tokens: list[tuple[int, int | None]] = [option.tokens for option in options]
+    if any(index >= len(group.rows) for group in groups):
+        tokens.append((0, 0))
+    highs = [high for _, high in tokens]
+    spans = [span for option in options for span in option.spans]
+    span = Span(
+        min(low for low, _ in tokens),
+        None if None in highs else max(high for high in highs if high is not None),
+        min(span.version_lo for span in spans),
+        max(span.version_hi for span in spans),
+    )
+    return Sample([span], None, None, options[0].place, told=True)
+
+
+def dialect_of(
+    rows: Sequence[Row], settings: Settings, launches: Sequence[Launch], tasks: Sequence[Task]
+) -> tuple[Dialect, str]:
+    """Tell from rows, configuration and statistics how versions were stamped; the second result says it in words."""
+    listed = any(row["listed"] for row in rows)
+    sessions = [row for task in tasks for row in task.sessions]
+    agents = bool(sessions) and not any(row["phased"] for row in sessions)
+    second = settings.generation == "v2"
+    dialect = Dialect(
+        listed=listed,
+        late=listed and (second or not settings.august),
+        at_end=listed and second and not settings.august,
+        loose=listed and agents,
+        void=_made_up(rows, launches) or _frozen(rows, launches, tasks),
+    )
+    if not rows:
+        return dialect, "no dumps"
+    return dialect, "version_rle (v2.0.0 or later)" if listed else "no version_rle (v0.5.2 to v1.0.4)"
+
+
+def _made_up(rows: Sequence[Row], launches: Sequence[Launch]) -> bool:
+    """Tell whether the workflow returns no versions: rows carry one that was made up, and statistics know none."""
+    statistics = [
+        step.values for launch in launches for step in launch.steps.values() if "n_valid_tokens" in step.values
+    ]
+    return bool(rows and statistics) and not any(
+        name.startswith("version_stats/") for values in statistics for name in values
+    )
+
+
+def _frozen(rows: Sequence[Row], launches: Sequence[Launch], tasks: Sequence[Task]) -> bool:
+    """Tell whether all is stamped 0: proxies that were never told of a new version do that for ever."""
+    if not rows or max(row["folder"] for row in rows) > 0:
+        return False
+    dumped = {row["task"] for row in rows}
+    return any(task.number in dumped and launches[task.launch].version_lo(task.started) > 0 for task in tasks)

@@ -1,0 +1,134 @@
+"""Joining what the units left: launches, tasks, the replay, and the rows of the event tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from staleness_audit.parser import Attempt, RunFacts, Sign, Sink, Staged
+from staleness_parsers.areal.assembly import assemble
+from staleness_parsers.areal.book import Book
+from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
+from staleness_parsers.areal.facts import Known, facts
+from staleness_parsers.areal.launches import Launch, launches
+from staleness_parsers.areal.settings import Settings, settings_from
+from staleness_parsers.areal.tasks import tasks_of
+
+
+def finish_run(staged: Staged, sink: Sink) -> RunFacts:
+    """Write the event tables of a run from its staged ones and return its facts."""
+    settings = _settings(staged)
+    found, zoned = launches(
+        _rows(staged, "areal_log", "source", "line"),
+        _rows(staged, "areal_perf", "source", "line"),
+        _rows(staged, "areal_scalars", "source", "line"),
+        _rows(staged, "areal_sessions", "source", "line"),
+    )
+    if not zoned:
+        sink.diagnose(
+            "note", "zone-unknown", "Nothing tells the time zone of the console: its times are taken for UTC."
+        )
+    rows = _rows(staged, "areal_rows", "source", "line")
+    tasks = [task for launch in found for task in tasks_of(launch, settings.timeout, settings.by_task_id)]
+    dialect, words = dialect_of(rows, settings, found, tasks)
+    groups, homeless = assign(groups_of(rows), tasks, found, dialect.void)
+    contents = {
+        task.key: content_of(task, groups.get(task.key, ()), found[task.launch], dialect, settings) for task in tasks
+    }
+    batches = {
+        launch.number: assemble(launch, [t for t in tasks if t.launch == launch.number], contents, settings)
+        for launch in found
+    }
+    book = Book(sink, settings, found, batches, contents, multiple=len({task.rank for task in tasks}) > 1)
+    for launch in found:
+        book.write_steps(launch)
+    for task in tasks:
+        book.write_task(task)
+    book.flush()
+    known = Known(
+        settings, found, tasks, batches, dialect, words, bool(rows), bool(tasks), _attempts(found), _signs(found)
+    )
+    _tell(sink, known, len(homeless))
+    return facts(known, sink)
+
+
+def _rows(staged: Staged, table: str, *order: str) -> list[dict[str, Any]]:
+    return staged.scan(table).sort(order).collect().to_dicts() if staged.has(table) else []
+
+
+def _settings(staged: Staged) -> Settings:
+    for row in _rows(staged, "areal_config", "source"):
+        return settings_from(orjson.loads(row["document"]))
+    return Settings()
+
+
+def _tell(sink: Sink, known: Known, homeless: int) -> None:
+    """Say what could not be joined."""
+    if not any(launch.steps for launch in known.launches):
+        sink.diagnose(
+            "warning",
+            "no-steps",
+            "No file tells of a training step; add main.log, the perf_tracer folder, or the TensorBoard files.",
+            opens="training",
+        )
+    counted = all("n_seqs" in step.values for launch in known.launches for step in launch.steps.values())
+    if homeless and known.traced:
+        sink.diagnose(
+            "warning",
+            "rows-without-task",
+            f"{homeless} dumped groups belong to no task of the log; restore the log from its beginning.",
+            opens=None if counted else "training",
+        )
+    if known.dialect.void:
+        sink.diagnose(
+            "warning",
+            "versions-not-trustworthy",
+            "The versions in the dumps mean nothing (all 0, or made up for a workflow that returns none): they are "
+            "bounded by times instead.",
+        )
+    for launch in known.launches:
+        for number in known.batches[launch.number].unexplained:
+            step = launch.steps[number]
+            sink.diagnose(
+                "warning",
+                "batch-unexplained",
+                f"No way of putting together the batch of step {number} agrees with what the step logged; its "
+                "trajectories are only counted. Switch on rollout.enable_rollout_tracing and perf_tracer.enabled.",
+                source=step.proof[0] if step.proof else None,
+                line=step.proof[1] if step.proof else None,
+                opens=None if "n_seqs" in step.values else "training",
+            )
+
+
+def _attempts(found: Sequence[Launch]) -> list[Attempt]:
+    attempts = []
+    highest = -1
+    for launch in found:
+        resumed: int | None = launch.start_version - 1 if launch.start_version > 0 else None
+        lowest = None
+        if launch.first is None and launch.number:
+            resumed, lowest = max(highest, 0), 0  # it may have gone back anywhere
+        times = sorted(at for step in launch.steps.values() for at in (step.done, step.updated) if at is not None)
+        ended = times[-1] if times and launch.dated else None
+        attempts.append(Attempt(launch.number, resumed, lowest, _time(launch.started), _time(ended)))
+        highest = max([highest, *launch.steps])
+    return attempts
+
+
+def _signs(found: Sequence[Launch]) -> list[Sign]:
+    signs = []
+    for launch in found:
+        for number in sorted(launch.steps):
+            step = launch.steps[number]
+            at = step.done if step.done is not None else (step.wall[1] if step.wall else None)
+            source, line = step.proof or (None, None)
+            if at is not None:
+                signs.append(Sign("progress", _time(at), f"training step {number} done", source, line))
+    return signs
+
+
+def _time(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

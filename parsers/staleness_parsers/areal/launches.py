@@ -1,0 +1,407 @@
+"""Launches of the run on one clock: attempts, steps, weight updates and evaluations (guide sections 3, 5.3, 5.4, 8).
+
+The console tells local time, the trainer's spans count from the start of their process, sessions and TensorBoard use
+the epoch. A local clock differs from UTC by whole quarters of an hour, so one pair of times fixes it; a span that must
+hold a dated line fixes the other. All times below are microseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+QUARTER = 900_000_000
+CLOCKS = 20_000
+"""How far two clocks of one machine may disagree about the same moment, in microseconds."""
+FOREVER = 1 << 62
+
+Row = dict[str, Any]
+Window = tuple[int, int]
+
+
+@dataclass
+class Step:
+    """A training step of one launch. ``windows``: per rank, when its batch was collected. ``values``: its statistics.
+
+    ``printed``: they come from the console's table, with five digits. ``updated``: when its weights were in force.
+    """
+
+    number: int
+    windows: dict[int, Window] = field(default_factory=dict)
+    trained: Window | None = None
+    paused: int | None = None
+    updated: int | None = None
+    done: int | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    printed: bool = False
+    wall: Window | None = None
+    proof: tuple[str, int] | None = None
+    stats_at: tuple[str, int] | None = None
+
+    def seconds(self, name: str) -> int:
+        """Return a duration of ``timeperf/*`` in microseconds, 0 if not logged."""
+        return round(self.values.get(f"timeperf/{name}", 0.0) * 1e6)
+
+
+@dataclass
+class Launch:
+    """One launch of the trainer; it starts from version ``first`` and its first step has that number.
+
+    ``pauses``: from an update of the weights to the next collection nothing is started or handed over.
+    """
+
+    number: int
+    first: int | None = None
+    log: list[Row] = field(default_factory=list)
+    spans: dict[int, list[Row]] = field(default_factory=dict)
+    scalars: list[Row] = field(default_factory=list)
+    sessions: list[Row] = field(default_factory=list)
+    steps: dict[int, Step] = field(default_factory=dict)
+    evaluations: list[Window] = field(default_factory=list)
+    pauses: list[Window] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    started: int | None = None
+    dated: bool = True
+
+    @property
+    def start_version(self) -> int:
+        """Version of the weights it began with."""
+        return self.first or 0
+
+    def version_lo(self, at: int | None) -> int:
+        """Oldest version that may have been in force at a time; the first one if the time is not known."""
+        return self.start_version + (0 if at is None else bisect_right(self.marks, at - CLOCKS))
+
+    def version_hi(self, at: int | None) -> int:
+        """Newest version that may have been in force at a time; the last one if the time is not known."""
+        return self.start_version + (len(self.marks) if at is None else bisect_left(self.marks, at + CLOCKS))
+
+    def evaluating(self, at: int | None) -> bool:
+        """Whether a time lies inside an evaluation; no training task starts shortly before one either."""
+        return at is not None and any(begin - 3 * CLOCKS <= at <= end + CLOCKS for begin, end in self.evaluations)
+
+
+def launches(
+    log: Sequence[Row], perf: Sequence[Row], scalars: Sequence[Row], sessions: Sequence[Row]
+) -> tuple[list[Launch], bool]:
+    """Sort everything by launch and put it on one clock; the second result: whether the console's zone is known."""
+    events = _event_files(row for row in scalars if not row["printed"])
+    segments = _segments(perf)
+    runs = _session_runs(sessions)
+    found = _from_log(log)
+    if not found:
+        count = max(1, len(events), max((len(parts) for parts in segments.values()), default=0))
+        count = max(count, 1 if events or segments else len(runs))
+        found = [Launch(number) for number in range(count)]
+    tables = [row for row in scalars if row["printed"]]
+    for launch, end in zip(found, [*(other.log[0]["line"] for other in found[1:] if other.log), None], strict=False):
+        begin = launch.log[0]["line"] if launch.log else 0
+        launch.scalars = [row for row in tables if begin <= row["commit"] and (end is None or row["commit"] < end)]
+    shift = _zone(found, events, runs)
+    for row in log:
+        row["us"] = None if row["us"] is None else row["us"] + (shift or 0)
+    _give(found, events, lambda launch, rows: launch.scalars.extend(rows), lambda rows: rows[0]["wall"])
+    _give(found, runs, lambda launch, rows: launch.sessions.extend(rows), lambda rows: rows[0]["submit"])
+    for launch in found:
+        _read_statistics(launch)
+    for rank, parts in segments.items():
+        for launch, part in zip(found, _align(found, parts), strict=True):
+            if part:
+                launch.spans[rank] = part
+    for launch in found:
+        # Sessions and a console whose clocks can't be compared say nothing together.
+        launch.dated = shift is not None or not (log and launch.sessions)
+        _settle(launch)
+    return found, shift is not None or not log
+
+
+# ------------------------------------------------------------------------------- cutting into launches
+
+
+def _from_log(log: Sequence[Row]) -> list[Launch]:
+    """Cut the console at the lines a process prints first, and where steps start again without such a line."""
+    found: list[Launch] = []
+    seen: set[tuple[Any, ...]] = set()
+    last_step = -1
+    for row in log:
+        opening = row["kind"] in ("recovering", "fresh", "tracer")
+        key = (row["kind"], row["rank"], row["role"])
+        again = opening and (("work",) in seen or key in seen)
+        if not found or again:
+            found.append(Launch(len(found)))
+            seen, last_step = set(), -1
+        if opening:
+            seen.add(key)
+        else:
+            seen.add(("work",))
+        launch = found[-1]
+        if row["kind"] == "recovering":
+            launch.first = row["number"]
+        elif row["kind"] == "fresh":
+            launch.first = 0
+        elif row["kind"] == "done":
+            if row["number"] <= last_step:
+                launch = _cut_silently(found)
+            if launch.first is None:
+                launch.first = row["number"] - 1
+            last_step = row["number"]
+        launch.log.append(row)
+    return found
+
+
+def _cut_silently(found: list[Launch]) -> Launch:
+    """Begin a launch at the last task 0 that was submitted after the last finished step, or right here."""
+    old, new = found[-1], Launch(len(found))
+    last_done = max((index for index, row in enumerate(old.log) if row["kind"] == "done"), default=-1)
+    begins = [
+        index
+        for index, row in enumerate(old.log)
+        if index > last_done and row["kind"] in ("submitted", "old_submit") and row["number"] == 0
+    ]
+    if begins:
+        old.log, new.log = old.log[: begins[-1]], old.log[begins[-1] :]
+    found.append(new)
+    return new
+
+
+def _event_files(scalars: Iterable[Row]) -> list[list[Row]]:
+    """Scalars per event file, in the order of their first wall time: each launch begins a file of its own."""
+    files = [list(rows) for _, rows in groupby(scalars, key=lambda row: row["source"])]
+    return sorted(files, key=lambda rows: (rows[0]["wall"], rows[0]["source"]))
+
+
+def _segments(perf: Sequence[Row]) -> dict[int, list[list[Row]]]:
+    """Cut the spans of each rank at the metadata of a new process, or where the clock runs backwards."""
+    found: dict[int, list[list[Row]]] = {}
+    for _, rows in groupby(perf, key=lambda row: row["source"]):
+        parts: list[list[Row]] = []
+        latest, rank = -1, 0
+        for row in rows:
+            spoken = bool(parts and parts[-1])
+            if not parts or (row["name"] == "start" and spoken) or (row["end"] is not None and row["end"] < latest):
+                parts.append([])
+                latest = -1
+            if row["name"] == "start":
+                continue
+            rank = row["rank"]
+            latest = max(latest, row["end"] if row["end"] is not None else -1)
+            parts[-1].append(row)
+        found.setdefault(rank, []).extend(part for part in parts if part)
+    return found
+
+
+def _session_runs(sessions: Sequence[Row]) -> list[list[Row]]:
+    """Session records per launch: in the order of beginning, session ids only fall when a process starts again."""
+    pieces: list[list[list[Row]]] = []
+    for _, rows in groupby(sorted(sessions, key=lambda row: row["source"]), key=lambda row: row["source"]):
+        parts: list[list[Row]] = []
+        last = -1
+        for row in sorted(
+            (row for row in rows if row["submit"] is not None), key=lambda row: (row["submit"], row["session"] or 0)
+        ):
+            session = row["session"] if row["session"] is not None else last
+            # Records of the same moment may be out of order by a few.
+            if not parts or session < last - 64 or (session == 0 and last > 0):
+                parts.append([])
+                last = -1
+            parts[-1].append(row)
+            last = max(last, session)
+        pieces.append(parts)
+    runs: list[list[Row]] = []
+    for index in range(max((len(parts) for parts in pieces), default=0)):
+        runs.append([row for parts in pieces if index < len(parts) for row in parts[index]])
+    return runs
+
+
+# ------------------------------------------------------------------------------------------- one clock
+
+
+def _zone(found: Sequence[Launch], events: Sequence[Sequence[Row]], runs: Sequence[Sequence[Row]]) -> int | None:
+    """Microseconds to add to the console's times, from pairs of times of one moment; None if there is no pair."""
+    votes: Counter[int] = Counter()
+    done = [(row["number"] - 1, row["us"]) for launch in found for row in launch.log if row["kind"] == "done"]
+    wall: dict[int, list[int]] = {}
+    for rows in events:
+        for step in {row["step"] for row in rows}:
+            wall.setdefault(step, []).append(min(row["wall"] for row in rows if row["step"] == step))
+    begun = [(row["number"], row["us"]) for launch in found for row in launch.log if row["kind"] == "submitted"]
+    submits: dict[int, list[int]] = {}
+    for rows in runs:
+        for row in rows:
+            submits.setdefault(row["task"], []).append(row["submit"])
+    for pairs, known in ((done, wall), (begun[:5000], submits)):
+        for number, local in pairs:
+            for moment in known.get(number, ()) if local is not None else ():
+                quarters = round((moment - local) / QUARTER)
+                if abs(moment - local - quarters * QUARTER) < 2_000_000 and abs(quarters) <= 60:
+                    votes[quarters] += 1
+    for launch, rows in zip(found, runs, strict=False) if not votes else ():
+        # The first sample is started within a quarter of an hour after the tracer is set up.
+        ready = [row["us"] for row in launch.log if row["kind"] == "tracer" and row["us"] is not None]
+        if ready and rows:
+            votes[(rows[0]["submit"] - ready[0] + 5_000_000) // QUARTER] += 1
+    return votes.most_common(1)[0][0] * QUARTER if votes else None
+
+
+def _give(found: Sequence[Launch], parts: Sequence[list[Row]], put: Any, when: Any) -> None:
+    """Give each part to its launch: one each where the numbers agree, else by time."""
+    if len(parts) == len(found):
+        for launch, rows in zip(found, parts, strict=True):
+            put(launch, rows)
+        return
+    starts = [_first_time(launch) for launch in found]
+    for rows in parts:
+        at = when(rows)
+        later = [index for index, start in enumerate(starts) if start is not None and start <= at + 2_000_000]
+        put(found[later[-1] if later else 0], rows)
+
+
+def _first_time(launch: Launch) -> int | None:
+    return next((row["us"] for row in launch.log if row["us"] is not None), None)
+
+
+def _read_statistics(launch: Launch) -> None:
+    """Gather the statistics of each step; ``v_theta`` names the step where the logger's own count has moved on."""
+    for row in launch.log:
+        if row["kind"] == "done":
+            step = launch.steps.setdefault(row["number"] - 1, Step(row["number"] - 1))
+            step.done, step.proof = row["us"], (row["source"], row["line"])
+    commits: dict[tuple[str, int, int], list[Row]] = {}
+    for row in launch.scalars:
+        commits.setdefault((row["source"], row["commit"], row["step"]), []).append(row)
+    for (source, _, number), rows in sorted(commits.items(), key=lambda item: item[1][0]["printed"], reverse=True):
+        values = {row["name"]: row["value"] for row in rows}
+        theta = values.get("version_stats/v_theta")
+        exact = theta is not None and theta.is_integer() and 0 <= theta < 1e5
+        if not exact and not {"n_seqs", "n_valid_tokens", "timeperf/train_step"} & values.keys():
+            continue  # an evaluation's or another role's figures
+        step = launch.steps.setdefault(int(theta) if exact and theta is not None else number, Step(number))
+        step.number = int(theta) if exact and theta is not None else number
+        printed = rows[0]["printed"]
+        step.values = {**step.values, **values}
+        step.printed = printed
+        step.stats_at = (source, rows[0]["line"])
+        step.proof = step.proof or step.stats_at
+        walls = [row["wall"] for row in rows if row["wall"] is not None]
+        step.wall = (min(walls), max(walls)) if walls else step.wall
+
+
+def _align(found: Sequence[Launch], parts: list[list[Row]]) -> list[list[Row]]:
+    """Give the spans of one rank to launches: one each where the numbers agree, else by the steps they name."""
+    if len(parts) == len(found):
+        return parts
+    aligned: list[list[Row]] = [[] for _ in found]
+    free = 0
+    for part in parts:
+        steps = {row["step"] for row in part if row["step"] is not None}
+        fits = [
+            index
+            for index in range(free, len(found))
+            if (not found[index].steps or steps & found[index].steps.keys() or not steps)
+            and (found[index].first is None or not steps or min(steps) >= found[index].start_version)
+        ]
+        if fits:
+            aligned[fits[0]] = part
+            free = fits[0] + 1
+    return aligned
+
+
+# ------------------------------------------------------------------------- what a launch did, and when
+
+
+def _settle(launch: Launch) -> None:
+    """Date the spans, then derive windows of collection, weight updates and evaluations."""
+    for rank, spans in launch.spans.items():
+        anchor = _anchor(launch, rank, spans)
+        launch.dated = launch.dated and anchor is not None
+        for row in spans:
+            if row["step"] is not None:
+                _take_span(launch, rank, row, anchor or 0)
+    if launch.first is None and launch.steps:
+        launch.first = min(launch.steps)
+    times = [row["us"] for row in launch.log if row["us"] is not None]
+    launch.started = min([*times, *(row["submit"] for row in launch.sessions)], default=None)
+    _windows_without_spans(launch)
+    for number, step in launch.steps.items():
+        after = launch.steps.get(number + 1)
+        if step.paused is not None:
+            resumed = min((begin for begin, _ in after.windows.values()), default=FOREVER) if after else FOREVER
+            launch.pauses.append((step.paused, resumed))
+    before = launch.start_version
+    for number in sorted(launch.steps):
+        step = launch.steps[number]
+        at = step.updated or step.done or (step.wall[1] if step.wall else None)
+        if at is not None:
+            # A step that left no trace pushed its weights before this one did.
+            launch.marks.extend([at] * (number + 1 - before))
+            before = max(before, number + 1)
+
+
+def _take_span(launch: Launch, rank: int, row: Row, anchor: int) -> None:
+    step = launch.steps.setdefault(row["step"], Step(row["step"]))
+    begin, end = row["begin"] + anchor, row["end"] + anchor
+    if row["name"] == "train.rollout":
+        step.windows[rank] = (begin, end)
+    elif row["name"] == "train.ppo_update":
+        step.trained = (begin, end)
+        step.proof = step.proof or (row["source"], row["line"])
+    elif row["name"] == "train.update_weights":
+        step.paused, step.updated = begin, end
+    elif row["name"] == "train.eval":
+        launch.evaluations.append((begin, end))
+    elif row["name"] == "train.log_stats" and step.done is None:
+        step.done = end
+
+
+def _anchor(launch: Launch, rank: int, spans: Sequence[Row]) -> int | None:
+    """When the tracer of a rank was configured: its own line, within what dated lines inside its spans allow."""
+    low, high = -(1 << 62), 1 << 62
+    for row in spans:
+        step = launch.steps.get(row["step"]) if row["name"] == "train.log_stats" else None
+        if step is None:
+            continue
+        for first, last in ((step.done, step.done), step.wall or (None, None)):
+            if first is not None and last is not None:
+                low, high = max(low, last - row["end"] - CLOCKS), min(high, first - row["begin"] + CLOCKS)
+    lines = [row for row in launch.log if row["kind"] == "tracer" and row["us"] is not None]
+    own = [row["us"] for row in lines if row["rank"] == rank] or [row["us"] for row in lines]
+    if own and (low > high or low - 1_000_000 <= own[0] <= high + 1_000_000):
+        return int(own[0])
+    if low > high or low == -(1 << 62):
+        return None
+    return (low + high) // 2
+
+
+def _windows_without_spans(launch: Launch) -> None:
+    """Without spans a batch is collected from the end of the step before, for ``timeperf/rollout`` seconds."""
+    if any(step.windows for step in launch.steps.values()):
+        return
+    end_of_last = launch.started
+    for number in sorted(launch.steps):
+        step = launch.steps[number]
+        # The statistics are written after the line, and collecting begins after both.
+        ended = max((at for at in (step.done, step.wall[1] if step.wall else None) if at is not None), default=None)
+        took = step.seconds("rollout")
+        if end_of_last is not None and ended is not None:
+            # The first batch is collected after a start-up of unknown length; it ends before training does.
+            rest = sum(
+                step.seconds(name) for name in ("train_step", "update_weights", "recompute_logp", "save", "eval")
+            )
+            latest = ended - rest
+            step.windows[0] = (
+                end_of_last,
+                min(end_of_last + took, latest) if took and number != launch.first else latest,
+            )
+        if ended is not None:
+            quiet = sum(step.seconds(name) for name in ("eval", "save", "checkpoint_for_recover"))
+            step.paused = ended - quiet - step.seconds("update_weights") // 2
+            if end_of_last is not None and took and number != launch.first:
+                work = ("recompute_logp", "compute_advantage", "train_step", "update_weights")
+                step.paused = min(ended, end_of_last + took + sum(step.seconds(name) for name in work))
+            if step.seconds("eval") > 50_000:
+                launch.evaluations.append((step.paused, ended))
+        end_of_last = ended if ended is not None else end_of_last

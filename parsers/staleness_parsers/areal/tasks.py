@@ -1,0 +1,208 @@
+"""Tasks of a launch (one prompt, one group of samples): when each was started, when ready, and how it ended.
+
+Creation order and ready times come from the console's task lines, else from session records (guide section 6). Lines of
+evaluation tasks, which in SPMD runs have ids and counters of their own, are left out before anything else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from staleness_parsers.areal.launches import FOREVER, Launch, Row
+
+AFTER_RESUME = 200_000
+"""Microseconds, a guess within the half second that the runner may sleep."""
+
+OUTCOMES = {"accept": "accepted", "reject": "rejected", "failed": "failed", "timeout": "timeout"}
+
+
+@dataclass
+class Task:
+    """One task. Times in microseconds since 1970. ``status``: accepted, rejected, failed, timeout, or None (not known).
+
+    ``sure``: the status is recorded, not guessed from the order of lines. ``order``: place among the starts of its
+    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped. ``doubt``:
+    tasks of one such number may have had each other's outcomes.
+    """
+
+    launch: int
+    rank: int
+    number: int
+    order: int
+    started: int | None
+    ready: int | None = None
+    status: str | None = None
+    sure: bool = False
+    reason: str | None = None
+    finished: int | None = None
+    retried: bool = False
+    doubt: int | None = None
+    sessions: list[Row] = field(default_factory=list)
+    place: tuple[str, int] = ("", 0)
+    end_place: tuple[str, int] | None = None
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Launch, rank and id."""
+        return (self.launch, self.rank, self.number)
+
+
+def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool) -> list[Task]:
+    """All training tasks that a launch is known to have started, in the order of their creation per rank."""
+    log = [row for row in launch.log if row["us"] is not None]
+    controlled = any(row["controller"] and row["kind"] in ("submitted", "old_submit") for row in log)
+    log = [row for row in log if not controlled or row["controller"] or row["kind"] in ("retry", "shrunk", "undumped")]
+    sessions = [row for row in launch.sessions if not launch.evaluating(row["submit"])]
+    traced = any(row["kind"] in ("submitted", "old_submit") for row in log)
+    found: list[Task] = []
+    for rank in sorted({row["rank"] for row in log if row["kind"] in ("submitted", "old_submit")}):
+        found.extend(_from_console(launch, rank, [row for row in log if row["rank"] == rank]))
+    known = {task.key: task for task in found}
+    for row in sessions:
+        rank = 0 if controlled or row["role"] not in (None, "master") else row["rank"]
+        task = known.get((launch.number, rank, row["task"]))
+        if task is None and not traced:
+            task = Task(launch.number, rank, row["task"], 0, row["submit"], place=(row["source"], row["line"]))
+            known[task.key] = task
+            found.append(task)
+        if task is not None:
+            task.sessions.append(row)
+    for task in found:
+        _read_sessions(task, traced)
+    if not traced:
+        for task in found:
+            task.ready = _handed_over(task.ready, launch)
+        found.extend(_unrecorded(found, launch.number))
+    for rank in {task.rank for task in found}:
+        mine = [task for task in found if task.rank == rank]
+        if traced:
+            _pair_outcomes(
+                [row for row in log if row["rank"] == rank and not launch.evaluating(row["us"])], mine, timeout
+            )
+        mine.sort(
+            key=lambda task: task.number if by_task_id else (task.order if traced else (task.started or 0, task.number))
+        )
+        for place, task in enumerate(mine):
+            task.order = place
+    retries = [row["us"] for row in log if row["kind"] == "retry"]
+    for task in found if retries else ():
+        last = task.ready if task.ready is not None else retries[-1]
+        task.retried = any((task.started or 0) <= at <= last for at in retries)
+    return sorted(found, key=lambda task: (task.rank, task.order))
+
+
+def _from_console(launch: Launch, rank: int, log: list[Row]) -> list[Task]:
+    found: dict[int, Task] = {}
+    accepted = 0
+    for row in log:
+        if launch.evaluating(row["us"]):
+            continue
+        place = (row["source"], row["line"])
+        if row["kind"] in ("submitted", "old_submit"):
+            found.setdefault(
+                row["number"], Task(launch.number, rank, row["number"], len(found), row["us"], place=place)
+            )
+        elif row["kind"] in ("completed", "old_finish") and (task := found.get(row["number"])) and task.ready is None:
+            task.ready, task.end_place = row["us"], place
+            if row["kind"] == "old_finish":
+                # The old line carries the id, and the counter of accepted ones tells how it ended.
+                task.status, task.sure = ("accepted" if int(row["text"]) > accepted else "rejected"), True
+                accepted = int(row["text"])
+    return list(found.values())
+
+
+def _handed_over(ended: int | None, launch: Launch) -> int | None:
+    """When a result of a pause reached the collector: soon after the resume, as the runner looks every half second."""
+    if ended is None:
+        return None
+    for begin, resumed in launch.pauses:
+        if begin <= ended <= resumed:
+            return None if resumed == FOREVER else resumed + AFTER_RESUME
+    return ended
+
+
+def _unrecorded(found: Sequence[Task], launch: int) -> list[Task]:
+    """Fill gaps in the ids of session records: a task that raised before its first sample leaves none.
+
+    It was a result all the same, ready almost at once.
+    """
+    missing = []
+    for rank in {task.rank for task in found}:
+        starts = {task.number: task.started for task in found if task.rank == rank and task.started is not None}
+        latest = None
+        for number in range(max(starts, default=-1) + 1):
+            latest = starts.get(number, latest)
+            if number not in starts and latest is not None:
+                missing.append(Task(launch, rank, number, 0, latest, latest, "failed", doubt=None))
+    return missing
+
+
+def _read_sessions(task: Task, traced: bool) -> None:
+    """Take start, end and outcome from the records of the task's samples.
+
+    An accepted record with an unfinished phase was closed by an evaluation task of the same id: its outcome and its end
+    are not known. (guide section 8)
+    """
+    if not task.sessions:
+        return
+    task.sessions.sort(key=lambda row: (row["session"] is None, row["session"] or 0))
+    closed = [row for row in task.sessions if row["status"] in ("accepted", "rejected", "failed") and not row["cut"]]
+    if not traced:
+        task.started = min((row["submit"] for row in task.sessions), default=None)
+        task.ready = max((row["final"] for row in closed if row["final"] is not None), default=None)
+    ends = [row["gen_end"] for row in task.sessions]
+    task.finished = max(ends) if ends and None not in ends and not any(row["cut"] for row in task.sessions) else None
+    if closed:
+        task.status, task.sure = closed[0]["status"], True
+        task.reason = closed[0]["reason"]
+        task.end_place = task.end_place or (closed[0]["source"], closed[0]["line"])
+
+
+def _pair_outcomes(log: list[Row], tasks: list[Task], timeout: float | None) -> None:
+    """Give the outcomes told by lines without ids to the tasks that completed.
+
+    Between two moments at which as many outcomes as completions were told, the outcomes belong to those tasks: those of
+    recorded outcome take theirs, and if the rest are all alike they are certain, else first goes with first.
+    """
+    by_number = {task.number: task for task in tasks}
+    outcomes: list[str] = []
+    waiting: list[Task] = []
+    for row in log:
+        if row["kind"] in OUTCOMES:
+            outcomes.append(OUTCOMES[row["kind"]])
+        elif row["kind"] == "completed" and (task := by_number.get(row["number"])):
+            waiting.append(task)
+        if outcomes and len(outcomes) == len(waiting):
+            _settle(outcomes, waiting, timeout)
+            outcomes, waiting = [], []
+    if waiting:
+        _settle(outcomes, waiting, timeout)
+
+
+def _settle(outcomes: list[str], waiting: list[Task], timeout: float | None) -> None:
+    left = Counter(outcomes)
+    open_tasks = []
+    for task in waiting:
+        age = (task.ready or 0) - (task.started or 0)
+        if left["timeout"] and timeout and age >= 0.9 * timeout * 1e6:
+            # The worker's own record may say accepted: the controller has dropped it all the same.
+            task.status, task.sure = "timeout", True
+            left["timeout"] -= 1
+        elif task.status is not None and task.sure:
+            left[task.status] -= left[task.status] > 0
+        else:
+            open_tasks.append(task)
+    rest = +left
+    certain = len(rest) == 1 and rest.total() == len(open_tasks)
+    queue = [outcome for outcome in outcomes if rest[outcome]]
+    for task in open_tasks:
+        if certain:
+            task.status, task.sure = next(iter(rest)), True
+            continue
+        while queue and rest[queue[0]] <= 0:
+            queue.pop(0)
+        if queue:
+            task.status, task.sure, task.doubt = queue.pop(0), False, open_tasks[0].order * 4096 + task.rank
+            rest[task.status] -= 1

@@ -1,0 +1,107 @@
+"""What lines of a canonical event log may hold: keys and their types, kinds, and the header."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from staleness_audit.discovery import RunFile, RunFiles
+
+FORMAT = "staleness-events/1"
+
+
+PATTERN = "*.staleness.jsonl"
+
+
+SPANS_PER_LINE = 1 << 20
+"""Room in ``span_index`` for the runs of one ``versions`` list."""
+
+
+_NUMBERS = (
+    "n",
+    "attempt",
+    "step",
+    "multiplicity",
+    "prompt_tokens",
+    "waited_us",
+    "updates",
+    "trajectories",
+    "resumed_after",
+)
+
+
+_INTERVALS = ("version", "tokens", "loss_tokens", "multiplicity", "staleness")
+
+
+_ENDS = tuple(f"{name}_{end}" for name in _INTERVALS for end in ("lo", "hi"))
+
+
+_WORDS = ("kind", "trajectory_id", "group_id", "role", "reason", "worker")
+
+
+TIMES = ("ts", "started", "ended")
+
+
+# Whole numbers are read as doubles and checked: DuckDB would silently round 5.7 tokens to 6.
+COLUMNS: dict[str, str] = {
+    **dict.fromkeys(_WORDS, "VARCHAR"),
+    **dict.fromkeys((*_NUMBERS, *_INTERVALS[:3], *_ENDS, *TIMES), "DOUBLE"),
+    **dict.fromkeys(("completed", "monotone"), "BOOLEAN"),
+    "versions": "INTEGER[]",
+}
+
+
+COMMON = {
+    name: COLUMNS[name]
+    for name in (
+        "kind", "n", "trajectory_id", "group_id", "version", "ts", "tokens", "step", "reason", "loss_tokens", "trajectories",
+        "started", "ended", "versions",
+    )
+}  # fmt: skip
+
+
+ARROW = {"VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "INTEGER[]": pa.list_(pa.int32())}
+
+
+WHOLE = (*_NUMBERS, *_INTERVALS[:3], *_ENDS)
+
+
+LIFECYCLE = (
+    "admitted",
+    "started",
+    "paused",
+    "resumed",
+    "finished",
+    "enqueued",
+    "sampled",
+    "dropped",
+    "cancelled",
+    "requeued",
+    "lost",
+)
+
+
+KINDS = (*LIFECYCLE, "span", "trained", "step", "sync", "end")
+
+
+def read_header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, int]:
+    """Return the header object (None if the first line is none) and its line number."""
+    return header_of(run.head(file.source, 1 << 20)), 1
+
+
+def header_of(data: bytes) -> dict[str, Any] | None:
+    """Return the header that ``data`` begins with, or None if its first line is none."""
+    try:
+        value = orjson.loads(data[: data.find(b"\n")] if b"\n" in data else data)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(value, dict) or not str(value.get("format", "")).startswith("staleness-events/"):
+        return None
+    return value
+
+
+def whole_number(value: Any) -> int | None:
+    """Return the value if it is a whole number (and no boolean), else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,95 @@
+"""What the headers and the steps say of the run as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from staleness_audit.discovery import RunFile
+from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
+from staleness_parsers.events.columns import FORMAT, whole_number
+from staleness_parsers.events.numbering import intact
+
+
+def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
+    """Take bound, configuration and attempts from the headers; ``files`` is how many files there are."""
+    first = headers[0][1] if headers else {}
+    bounds = {header["bound"] for _, header in headers if whole_number(header.get("bound")) is not None}
+    if len(bounds) > 1:
+        sink.diagnose(
+            "warning", "bounds-differ", f"The headers state different bounds {sorted(bounds)}; the smallest is used."
+        )
+    bound = min(bounds, default=None)
+    framework = str(first.get("framework") or "events")
+    config = first.get("config") if isinstance(first.get("config"), dict) else {}
+    whole = len(headers) == files and intact(staged)
+    attempts = _attempts(staged, headers, whole)
+    if len(headers) < files:
+        # The file may be that of another attempt, which would have rolled back any step.
+        attempts.append(Attempt(max(attempt.attempt for attempt in attempts) + 1, None, -1))
+    return RunFacts(
+        framework=framework,
+        unit=str(first.get("unit") or "training steps"),
+        dialect=str(first.get("format") or FORMAT),
+        config=config or {},
+        bound=Bound(
+            bound,
+            "bound" if bound is not None else None,
+            bound,
+            "as stated: v_train - v_gen <= bound" if bound is not None else None,
+        ),
+        guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
+        attempts=attempts,
+        signs=_signs(staged),
+        undone=not whole,
+        hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')]
+        if bound is None
+        else [],
+        groups_per_step=whole_number(first.get("groups_per_step")),
+        replay=True,
+    )
+
+
+def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], whole: bool) -> list[Attempt]:
+    """Attempts by the headers (``attempt``, ``resumed_after``), else by the first step that each one is seen to take."""
+    stated = {
+        attempt: whole_number(header.get("resumed_after"))
+        for _, header in headers
+        if (attempt := whole_number(header.get("attempt"))) is not None
+    }
+    seen: dict[int, tuple[int | None, float | None, float | None]] = {}
+    if staged.has("attempt_steps"):
+        frame = (
+            staged.scan("attempt_steps")
+            .group_by("attempt")
+            .agg(pl.col("first_step").min(), pl.col("started").min(), pl.col("ended").max())
+        )
+        seen = {row[0]: (row[1], row[2], row[3]) for row in frame.collect().iter_rows()}
+    attempts = []
+    for number in sorted({0, *stated, *seen}):
+        first_step, started, ended = seen.get(number, (None, None, None))
+        resumed = stated.get(number)
+        certain = resumed
+        if resumed is None and number > 0 and first_step is not None:
+            # The first step seen proves that the attempt resumed before it, however many lines are missing.
+            resumed, certain = first_step - 1, (first_step - 1 if whole else -1)
+        attempts.append(
+            Attempt(number, resumed, certain if certain != resumed else None, _moment(started), _moment(ended))
+        )
+    return attempts
+
+
+def _signs(staged: Staged) -> list[Sign]:
+    pieces = (
+        staged.scan("numbering").filter(pl.col("n_end").is_not_null()).collect() if staged.has("numbering") else None
+    )
+    files = staged.scan("numbering").select(pl.col("source").n_unique()).collect().item() if pieces is not None else 0
+    if pieces is None or not files or pieces["source"].n_unique() < files:
+        return []
+    last = pieces.row(-1, named=True)
+    return [Sign("finished", None, "every writer closed its log with an end line", last["source"], last["last_line"])]
+
+
+def _moment(seconds: float | None) -> Any:
+    return None if seconds is None else pl.Series([round(seconds * 1e6)]).cast(pl.Datetime("us", "UTC")).item()

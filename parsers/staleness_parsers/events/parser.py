@@ -1,0 +1,118 @@
+"""The canonical event log: ``*.staleness.jsonl`` (DESIGN section 6, ``docs/events.md``).
+
+Versions in it *are* policy versions: ``version`` of a span is ``v_gen``, of a step ``v_train``, of a sync the version
+published. No off-by-one anywhere.
+
+What betrays a loss: every line of a writer carries its number ``n``, and the last line is ``{"kind": "end"}``. A gap in
+the numbers or a missing end means that lines are missing which may have held anything, so the upper ends open. A step
+line's ``trajectories`` and ``loss_tokens`` betray lost ``trained`` lines even where the writer's tail is gone. Nothing
+betrays the loss of a whole file.
+
+A file is cut into pieces of lines that DuckDB parses and sorts into the tables; a piece it objects to is read again
+line by line with the same queries, so that only the bad lines are lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.engine import connect, literal
+from staleness_audit.parser import Artifact, Card, Detection, Mode, RunFacts, Sink, Staged, Unit
+from staleness_parsers.events.columns import FORMAT, PATTERN, read_header, whole_number
+from staleness_parsers.events.facts import facts
+from staleness_parsers.events.lines import drop_unusable, load_lines
+from staleness_parsers.events.numbering import check_numbering, report_repeats
+from staleness_parsers.events.rows import QUERIES, stage_numbering, write_version_lists
+
+
+class EventsParser:
+    """Reads canonical event logs; see the module's docstring."""
+
+    name = "events"
+    version = "1"
+    uses_processes = False  # DuckDB already works on all cores
+    card = Card(
+        title="Canonical event log",
+        unit="as the writer states it (training steps by default)",
+        artifacts=(
+            Artifact(
+                "*.staleness.jsonl",
+                "written by the recorder, the simulator, or your own code (docs/events.md)",
+                "every token's version, every use, every fate: exact, as far as it was written",
+            ),
+        ),
+        modes=(
+            Mode(
+                "any",
+                "bound (header)",
+                "v_train - v_gen <= bound, as written",
+                None,
+                "not known",
+                "an event log says what happened, not which mechanism was at work",
+            ),
+        ),
+        betrays="gaps in the line numbers of a writer and a missing end line; step lines that count more than was "
+        "recorded. The loss of a writer's whole file is betrayed by nothing.",
+    )
+
+    def detect(self, run: RunFiles) -> Detection | None:
+        """Any ``*.staleness.jsonl``."""
+        found = run.match(PATTERN)
+        if not found:
+            return None
+        return Detection(tuple(f"{file.source} is a canonical event log" for file in found[:3]), dialect=FORMAT)
+
+    def plan(self, run: RunFiles) -> Sequence[Unit]:
+        """One unit per piece of lines; a file that repeats another byte for byte is read once."""
+        units = []
+        seen: set[str] = set()
+        for file in run.match(PATTERN):
+            pieces = run.split(file.source)
+            if pieces[-1].digest in seen and file.bytes:
+                continue
+            seen.add(pieces[-1].digest)
+            header, _ = read_header(run, file)
+            clock = "relative" if header and header.get("clock") == "relative" else "epoch"
+            options = {"attempt": whole_number(header.get("attempt")) if header else None, "clock": clock}
+            units += [Unit("lines", (piece,), options) for piece in pieces]
+        return units
+
+    def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
+        """Sort the lines of one piece into the event tables, and stage the range of its line numbers."""
+        piece = unit.pieces[0]
+        with connect() as connection:
+            load_lines(run, piece, connection, sink)
+            connection.execute(f"CREATE TYPE source_word AS ENUM ({literal(piece.source)})")
+            connection.execute("CREATE TYPE evidence_word AS ENUM ('recorded')")
+            connection.execute("SET VARIABLE source = ?", [piece.source])
+            connection.execute("SET VARIABLE attempt = ?", [unit.options.get("attempt") or 0])
+            drop_unusable(connection, piece, sink)
+            stage_numbering(connection, sink)
+            for table, query in QUERIES:
+                sink.write_query(table, connection, query)
+            write_version_lists(connection, sink)
+
+    def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
+        """Check the numbering of every writer; take bound, configuration and attempts from the headers."""
+        headers = []
+        files = run.match(PATTERN)
+        for file in files:
+            header, line = read_header(run, file)
+            if header is None:
+                sink.diagnose(
+                    "error",
+                    "bad-header",
+                    f"The first line is not a header with format {FORMAT}; the writer's first line is lost or not of this format.",
+                    source=file.source,
+                    line=line,
+                    opens="training",
+                )
+            else:
+                headers.append((file, header))
+        report_repeats(run, files, sink)
+        check_numbering(staged, headers, files, sink)
+        return facts(staged, headers, len(files), sink)
+
+
+PARSER = EventsParser()

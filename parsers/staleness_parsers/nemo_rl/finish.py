@@ -1,0 +1,259 @@
+"""Joining what the units left: launches, their steps, and what holds for the run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import polars as pl
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
+from staleness_parsers.nemo_rl import buffered, files, settings, single
+from staleness_parsers.nemo_rl.launches import Launch, captures, gather
+from staleness_parsers.nemo_rl.rows import Row, Rows
+
+Told = single.Told | buffered.Told
+
+
+def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
+    """Write the event tables of a run from its staged ones and return its facts."""
+    names = {file.source: file.name for file in run.files}
+    saved = _rows(staged, "nemo_saved", "source", "index")
+    exps = [exp for exp in _column(staged, "nemo_rows", "exp") if exp]
+    launches = gather(
+        captures(_rows(staged, "nemo_lines", "source", "line"), names),
+        _rows(staged, "nemo_scalars", "source", "record"),
+        exps,
+        names,
+    )
+    launches = _asynchronous(launches, saved, sink)
+    _configure(launches, saved)
+    told = [_tell(launch, staged, saved) for launch in launches]
+    for index, life in enumerate(told):
+        later = [after.start or 0 for after in told[index + 1 :] if after.launch.all("restored")]
+        life.launch.reused_after = min(later, default=None)
+    rows = Rows(sink)
+    for life in told:
+        if isinstance(life, single.Told):
+            single.write(life, rows, sink)
+        else:
+            buffered.write(life, rows, _dumps(staged, life.launch), sink, len(told) > 1)
+    rows.close()
+    attempts = _attempts(told, sink)
+    if not told:
+        sink.diagnose(
+            "error",
+            "nothing-trained",
+            "Neither a console log nor metrics of a launch are there, so nothing is known of its steps.",
+            opens="training",
+        )
+    return _facts(told, attempts, sink)
+
+
+def _asynchronous(launches: Sequence[Launch], saved: Sequence[Row], sink: Sink) -> list[Launch]:
+    """Leave out log folders without a console that are not those of an asynchronous run: file names don't tell."""
+    configured = any(row["kind"] == "config" and '"grpo.async_grpo.enabled":true' in row["text"] for row in saved)
+    kept: list[Launch] = []
+    for launch in launches:
+        tags = {"train/evicted_stale_prompt_groups", "train/avg_trajectory_age"} & set(launch.scalars)
+        if launch.captures or tags or (configured and not launch.scalars and len(launches) == 1):
+            launch.number = len(kept)
+            kept.append(launch)
+            continue
+        sink.diagnose(
+            "note" if launch.scalars else "warning",
+            "not-asynchronous",
+            f"{launch.exp or 'The folder of metrics'} shows no sign of asynchronous training and is left out; "
+            "if it is such a run, add its console log.",
+            source=launch.exp,
+            opens=None if launch.scalars else "training",
+        )
+    return kept
+
+
+def _rows(staged: Staged, table: str, *order: str) -> list[Row]:
+    return staged.scan(table).sort(order).collect().to_dicts() if staged.has(table) else []
+
+
+def _column(staged: Staged, table: str, column: str) -> list[Any]:
+    return (
+        staged.scan(table).select(pl.col(column).unique().sort()).collect()[column].to_list()
+        if staged.has(table)
+        else []
+    )
+
+
+def _configure(launches: Sequence[Launch], saved: Sequence[Row]) -> None:
+    """Add to what a launch's console says the configuration in its log folder, or that of the checkpoints.
+
+    A checkpoint's folder does not say which launch wrote it, so those help only if they all say the same.
+    """
+    configs = [row for row in saved if row["kind"] == "config"]
+    general = {row["text"] for row in configs if files.exp_of(row["source"]) is None}
+    for launch in launches:
+        own = [row["text"] for row in configs if launch.exp and files.exp_of(row["source"]) == launch.exp]
+        for text in own[-1:] or (general if len(general) == 1 else ()):
+            launch.settings = orjson.loads(text) | launch.settings
+
+
+def _tell(launch: Launch, staged: Staged, saved: Sequence[Row]) -> Told:
+    if launch.dialect == "sc":
+        return single.tell(launch, saved)
+    return buffered.tell(launch, saved, set(_dumps(staged, launch)))
+
+
+def _dumps(staged: Staged, launch: Launch) -> dict[int, pl.DataFrame]:
+    if launch.exp is None or not staged.has("nemo_rows"):
+        return {}
+    frame = staged.scan("nemo_rows").filter(pl.col("exp") == launch.exp, pl.col("step").is_not_null()).collect()
+    return {int(step): part for (step,), part in frame.group_by("step")}
+
+
+def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:
+    """Return attempts with the step after which each resumed; report what ran before the first one's start."""
+    highest = max((step for life in told for step in life.steps), default=0)
+    found = []
+    for life in told:
+        number = life.launch.number
+        walls = [row["wall"] for points in life.launch.scalars.values() for row in points.values()]
+        times = [datetime.fromtimestamp(wall, UTC) for wall in (min(walls), max(walls))] if walls else [None, None]
+        lost_head = not life.launch.whole and (life.start or 0) > 0
+        if number == 0:
+            found.append(Attempt(0, None, None, *times))
+            if life.start:
+                sink.diagnose(
+                    "warning",
+                    "earlier-launch-missing",
+                    f"The logs begin after step {life.start}; add the earlier ones, with what was trained before.",
+                    opens="training",
+                )
+        elif life.start is None:
+            found.append(Attempt(number, highest, 0, *times))
+        else:
+            found.append(Attempt(number, life.start, 0 if lost_head else None, *times))
+    return found
+
+
+def _note_warm_up(told: Sequence[Told], sink: Sink) -> None:
+    steps = max(
+        (settings.whole(life.launch.settings, "ppo.policy_training_start_step") or 0 for life in told), default=0
+    )
+    if steps:
+        sink.diagnose(
+            "warning",
+            "critic-warm-up",
+            f"The policy stays the same for the first {steps} steps, in which versions count all the same: "
+            "a gap inside them is no gap between policies.",
+        )
+
+
+def _facts(told: Sequence[Told], attempts: Sequence[Attempt], sink: Sink) -> RunFacts:
+    shown = told[-1].launch.settings if told else {}
+    unseen = {"pending", "lost"}
+    if any(not life.launch.captures for life in told):
+        unseen |= {"dropped", "cancelled"}  # metrics tell of closed steps only
+    bound, guarantee = _promise(told)
+    _note_warm_up(told, sink)
+    sc = bool(told) and isinstance(told[-1], single.Told)
+    return RunFacts(
+        framework="nemo-rl",
+        unit="training steps",
+        dialect=None if not told else "single controller" if sc else "async_grpo",
+        config=dict(shown),
+        bound=bound,
+        guarantee=guarantee,
+        attempts=attempts or (Attempt(0),),
+        signs=[sign for life in told for sign in _signs(life.launch)],
+        unseen=frozenset(unseen),
+        hints=_hints(told, bound),
+        groups_per_step=settings.groups_per_step(shown),
+    )
+
+
+def _promise(told: Sequence[Told]) -> tuple[Bound, Guarantee]:
+    """Bound of the last launch, guarantee over all."""
+    if not told:
+        return Bound(None), Guarantee(None, "the logs do not say which mechanism was at work")
+    last = told[-1]
+    if isinstance(last, buffered.Told):
+        lives = [life for life in told if isinstance(life, buffered.Told)]
+        bounds = [settings.ag_bound(life.launch.settings, life.age) for life in lives]
+        return bounds[-1], settings.ag_guarantee([bound.value for bound in bounds])
+    chain = [
+        (sampler, settings.sampler_number(sampler, life.launch.settings), life.restored)
+        for life in told
+        if isinstance(life, single.Told)
+        for sampler in [single.sampler(life)]
+    ]
+    return settings.sc_bound(single.sampler(last), last.launch.settings), settings.sc_guarantee(chain)
+
+
+def _signs(launch: Launch) -> list[Sign]:
+    """Markers of the end, lines of waiting, and proofs of progress; only TensorBoard tells when."""
+
+    def sign(kind: Any, row: Row, what: str, wall: float | None = None) -> Sign:
+        moment = None if wall is None else datetime.fromtimestamp(wall, UTC)
+        return Sign(kind, moment, what, row["source"], row.get("line"))
+
+    found = [sign("progress", row, "train/loss", row["wall"]) for row in launch.scalars.get("train/loss", {}).values()]
+    for row in launch.scalars.get("rollout/idle_s", {}).values():
+        if row["value"] > 0:
+            found.append(sign("waiting", row, "no rollout committed and no step completed", row["wall"]))
+    found += [sign("waiting", row, row["text"]) for row in launch.all("stall", "waiting", "wait")[-1:]]
+    found += [sign("crashed", row, row["text"]) for row in launch.all("stalled", "too_old")[:1]]
+    if not launch.all("stalled", "too_old"):
+        ends = {
+            "drained": "rollout exhausted and buffer drained",
+            "timeout": "timeout reached",
+            "sc_end": "SC run complete",
+            "ag_end": "training complete",
+        }
+        found += [sign("finished", row, ends[row["kind"]]) for row in launch.all(*ends)[-1:]]
+    return found
+
+
+def _hints(told: Sequence[Told], bound: Bound) -> list[Hint]:
+    hints = []
+    if bound.value is None and bound.configured is None:
+        hints.append(
+            Hint("The bound.", "keep the head of the console, or checkpointing.enabled: true, which brings config.yaml")
+        )
+    if any(isinstance(life, single.Told) for life in told):
+        hints.append(
+            Hint(
+                "Which group had which version: the single controller logs only the oldest of a step.",
+                "nothing logs it; async_grpo does",
+            )
+        )
+    if any(not life.launch.captures for life in told):
+        hints.append(Hint("The staleness of steps: no metric tells it.", "keep the console: `2>&1 | tee run.log`"))
+    if any(not life.launch.scalars for life in told):
+        hints.append(Hint("When anything happened: the console has no times.", "logger.tensorboard_enabled: true"))
+    if any(isinstance(life, buffered.Told) and not life.dumped for life in told):
+        hints.append(
+            Hint(
+                "Tokens of each trajectory.",
+                "env.should_log_nemo_gym_responses: false, which brings train_data_step*.jsonl",
+            )
+        )
+    if any(isinstance(life, buffered.Told) and life.drains is not True for life in told):
+        hints.append(
+            Hint("Versions of later tokens of a trajectory.", "grpo.async_grpo.in_flight_weight_updates: false")
+        )
+    recompute = [
+        value
+        for life in told
+        for key, value in life.launch.settings.items()
+        if key.endswith("recompute_kv_cache_after_weight_updates")
+    ]
+    if recompute and not all(recompute):
+        hints.append(
+            Hint(
+                "Keys and values of older weights under newer tokens: no version stamp shows them.",
+                "recompute_kv_cache_after_weight_updates: true",
+            )
+        )
+    return hints

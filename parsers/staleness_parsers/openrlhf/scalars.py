@@ -1,0 +1,50 @@
+"""Reading TensorBoard event files into the staged table ``openrlhf_scalars`` (guide section 5.2)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import polars as pl
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.errors import OptionalReaderMissing
+from staleness_audit.parser import Sink, Unit
+from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_parsers.openrlhf.console import KEPT
+
+SCALARS: Final[dict[str, Any]] = {
+    "source": pl.String,
+    "record": pl.Int64,
+    "tag": pl.String,
+    "step": pl.Int64,
+    "value": pl.Float64,
+    "wall": pl.Float64,
+}
+"""One row per scalar worth keeping, in the order of writing: ``tag`` without ``train/``, or ``eval``; ``wall`` in s."""
+
+
+def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
+    """Stage the scalars; a missing extra or damage is left to ``finish``, as consoles may say the same."""
+    source = unit.pieces[0].source
+    rows: list[tuple[Any, ...]] = []
+    try:
+        for scalar in read_scalars(run, source):
+            family, _, key = scalar.tag.partition("/")
+            if family == "train" and KEPT.match(key):
+                rows.append((source, scalar.record, key, scalar.step, scalar.value, scalar.wall_time))
+            elif family == "eval":
+                rows.append((source, scalar.record, "eval", scalar.step, scalar.value, scalar.wall_time))
+    except OptionalReaderMissing as missing:
+        _leave(sink, source, "warning", "tensorboard-not-read", str(missing), None)
+    except DamagedEvents as damage:
+        if damage.cut:
+            sink.diagnose("note", "cut-record", f"The last record did not happen: {damage}.", source=source)
+        else:
+            message = f"Event file not read to its end: {damage}; restore it."
+            _leave(sink, source, "error", "events-damaged", message, f"record {damage.record}")
+    sink.write("openrlhf_scalars", pl.DataFrame(rows, schema=SCALARS, orient="row"))
+
+
+def _leave(sink: Sink, source: str, severity: str, code: str, message: str, locator: str | None) -> None:
+    row = {"source": source, "severity": severity, "code": code, "message": message, "locator": locator}
+    sink.write("openrlhf_unread", pl.DataFrame([row], schema=dict.fromkeys(row, pl.String)))

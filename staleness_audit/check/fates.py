@@ -1,0 +1,143 @@
+"""What became of every trajectory and token, and whether the parts add up (DESIGN ``trajectories``, ``tokens``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from staleness_audit.check.classes import Classes, Rows, sum_open
+from staleness_audit.check.intervals import NOTHING, Interval, total
+from staleness_audit.check.openings import Openings
+
+
+def _by_fate(classes: Classes, low: str, high: str) -> dict[str, Interval]:
+    """Count by ``kind:reason``: certain ones in the lower end, possible ones in the upper."""
+    result: dict[str, Interval] = {}
+    for row in classes.fates:
+        for fate in row["fates"]:
+            certain = row[low] if len(row["fates"]) == 1 else 0
+            result[fate] = result.get(fate, NOTHING) + Interval(certain, row[high])
+    return result
+
+
+def _reasons(by_fate: Mapping[str, Interval], kind: str, openings: Openings) -> dict[str, Interval]:
+    reasons = {fate.removeprefix(f"{kind}:"): count for fate, count in by_fate.items() if fate.startswith(f"{kind}:")}
+    if kind == "lost" and openings.any:
+        # That nothing more is heard of them proves nothing where lines are missing.
+        reasons = {
+            reason: Interval(0, count.hi) if reason in ("unknown", "rolled_back") else count
+            for reason, count in reasons.items()
+        }
+    if openings.undone:
+        reasons = {reason: Interval(0, count.hi) for reason, count in reasons.items()}
+    if openings.any or kind in openings.unseen:
+        reasons = {reason: count.open_above(openings.any) for reason, count in reasons.items()}
+        reasons["unknown"] = reasons.get("unknown", NOTHING).open_above()
+    return reasons
+
+
+def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
+    pending = by_fate.get("pending:", NOTHING)
+    hidden = openings.any or bool({"dropped", "cancelled", "lost"} & openings.unseen)
+    if hidden:
+        # Left over as far as the log shows, but it does not show everything that can happen to them.
+        pending = Interval(0, pending.hi)
+    return pending.open_above(openings.any or "pending" in openings.unseen)
+
+
+def trajectory_fates(
+    classes: Classes, openings: Openings, per_step: Mapping[Any, Any], *, replay: bool
+) -> dict[str, Any]:
+    """Return the ``trajectories`` block: distinct trajectories by what became of them, as intervals."""
+    by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
+    least = (
+        by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+    )
+    trained = by_fate.get("trained:", NOTHING)
+    # The members of one step are distinct, whoever they are; without replay those of all steps are.
+    counts = [row["members"] for row in per_step.values()]
+    fullest = max((count.lo for count in counts), default=0) if replay else total(counts).lo
+    most = total(counts).hi
+    if most is not None and (trained.hi is None or most < trained.hi):
+        trained = Interval(trained.lo, max(most, trained.lo or 0))
+    trained = Interval(max(trained.lo or 0, fullest or 0), trained.hi)
+    least = max(least or 0, fullest or 0)
+    everything = Interval(least, sum_open(row["trajectories_hi"] for row in classes.fates))
+    return {
+        "seen": everything.open_above(openings.any or bool(openings.unseen)),
+        "trained": trained.open_above(openings.training),
+        "dropped": _reasons(by_fate, "dropped", openings),
+        "cancelled": _reasons(by_fate, "cancelled", openings),
+        "lost": _reasons(by_fate, "lost", openings),
+        "pending": _pending(by_fate, openings),
+        "unknown": by_fate.get("unknown:", NOTHING).open_above(openings.any),
+    }
+
+
+def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the ``tokens`` block: every sampled token once by its best fate; ``trained`` counts per use."""
+    by_fate = _by_fate(classes, "tokens_lo", "tokens_hi")
+    trained = total(row["loss"] for row in per_step.values())
+    candidates = [row for row in classes.fates if "trained:" in row["fates"]]
+    distinct = Interval(
+        sum(row["trained_lo"] for row in candidates if len(row["fates"]) == 1),
+        sum_open(row["trained_hi"] for row in candidates),
+    )
+    if distinct.hi is None or (trained.hi is not None and trained.hi < distinct.hi):
+        distinct = Interval(distinct.lo, trained.hi)
+    masked = Interval(
+        sum(
+            max(row["tokens_lo"] - row["trained_hi"], 0)
+            for row in candidates
+            if len(row["fates"]) == 1 and row["trained_hi"] is not None
+        ),
+        sum_open(
+            None
+            if row["tokens_hi"] is None
+            else row["tokens_hi"] - (row["trained_lo"] if len(row["fates"]) == 1 else 0)
+            for row in candidates
+        ),
+    )
+    surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
+    generated = Interval(sum(row["tokens_lo"] for row in surely), sum_open(row["tokens_hi"] for row in classes.fates))
+    return {
+        "generated": generated.open_above(openings.any or bool(openings.unseen)),
+        "trained": trained.open_above(openings.training),
+        "trained_distinct": distinct.open_above(openings.training),
+        "masked": masked.open_above(openings.training),
+        "dropped": _reasons(by_fate, "dropped", openings),
+        "cancelled": _reasons(by_fate, "cancelled", openings),
+        "lost": _reasons(by_fate, "lost", openings),
+        "pending": _pending(by_fate, openings),
+        "unaccounted": by_fate.get("unknown:", NOTHING).open_above(openings.any),
+    }
+
+
+def check_conservation(tokens: dict[str, Any], openings: Openings, diagnostics: Rows) -> None:
+    """Add a diagnostic if the parts cannot add up to what was generated: then the rebuild is wrong, and the audit says so."""
+    parts = total(
+        [
+            tokens["trained_distinct"],
+            tokens["masked"],
+            tokens["pending"],
+            tokens["unaccounted"],
+            *(count for kind in ("dropped", "cancelled", "lost") for count in tokens[kind].values()),
+        ]
+    )
+    generated = tokens["generated"]
+    too_many = generated.hi is not None and parts.lo is not None and parts.lo > generated.hi
+    too_few = parts.hi is not None and generated.lo is not None and parts.hi < generated.lo
+    if too_many or too_few:
+        diagnostics.insert(
+            0,
+            {
+                "source": None,
+                "line": None,
+                "locator": None,
+                "severity": "error",
+                "code": "tokens-not-conserved",
+                "message": f"The parts of the generated tokens ({parts.lo} to {parts.hi}) do not add up to all ({generated.lo} to "
+                f"{generated.hi}); please report this with the run.",
+                "opens": "training",
+            },
+        )

@@ -1,0 +1,43 @@
+-- Product: use_lives
+-- Publish: yes
+-- Grain: one row per use: one trajectory in one training step that counts or may count.
+-- From: token_uses.
+-- Columns:
+--   key                         the trajectory (see members)
+--   step_key                    the step (see step_lives)
+--   certain                     the step counts for certain
+--   loss_lo, loss_hi            tokens that take part in training (hi null = open); 0, 0 = all masked
+--   staleness_lo, staleness_hi  staleness of the trajectory: its largest token staleness, if it has loss tokens
+--   flight_lo, flight_hi        its largest in-flight part
+--   queue_lo, queue_hi          its in-queue part
+--   impossible                  some version in it is newer than the weights that trained it
+WITH summed AS (
+    SELECT
+        key,
+        step_key,
+        bool_or(certain) AS certain,
+        greatest(sum(loss_lo)::BIGINT, max(use_loss_lo)) AS loss_lo,
+        least(CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END, min(use_loss_hi)) AS loss_hi,
+        max(CASE WHEN loss_lo > 0 THEN staleness_lo END) AS sure_staleness_lo,
+        min(CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_lo END) AS some_staleness_lo,
+        max(CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_hi END) AS staleness_hi,
+        bool_or(staleness_hi IS NULL AND loss_hi IS DISTINCT FROM 0) AS staleness_open,
+        max(CASE WHEN loss_lo > 0 THEN flight_lo END) AS flight_lo,
+        max(CASE WHEN loss_hi = 0 THEN NULL ELSE flight_hi END) AS flight_hi,
+        bool_or(flight_hi IS NULL AND loss_hi IS DISTINCT FROM 0) AS flight_open,
+        max(queue_lo) AS queue_lo,
+        min(queue_hi) AS queue_hi,
+        max(lag_lo) AS lag_lo,
+        CASE WHEN count(lag_hi) = count(*) THEN max(lag_hi) END AS lag_hi,
+        bool_or(impossible) AS impossible
+    FROM token_uses
+    GROUP BY key, step_key
+)
+SELECT
+    key, step_key, certain, loss_lo, loss_hi,
+    greatest(sure_staleness_lo, CASE WHEN sure_staleness_lo IS NULL THEN some_staleness_lo END, lag_lo) AS staleness_lo,
+    CASE WHEN staleness_open THEN lag_hi ELSE least(staleness_hi, lag_hi) END AS staleness_hi,
+    coalesce(flight_lo, 0) AS flight_lo,
+    CASE WHEN NOT flight_open THEN flight_hi END AS flight_hi,
+    queue_lo, queue_hi, impossible
+FROM summed

@@ -1,0 +1,89 @@
+"""The page everything is written on: sections, facts, tables, at 80 columns and up, with or without colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from staleness_audit.report.terminal.words import ASCII, UNICODE, JsonInterval, count, interval, plain
+
+WIDEST = 100
+"""Columns beyond which lines get too long to read."""
+
+Cell = str | Text
+
+# Rich's own substitute for its lines draws a grid.
+_ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+
+
+class Page:
+    """Writes to a console; ``glyphs`` are those that its encoding can show."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.glyphs = ASCII if console.options.ascii_only else UNICODE
+        self.width = min(console.width, WIDEST)
+
+    def print(self, renderable: RenderableType = "", indent: int = 0) -> None:
+        """Write a renderable, indented by so many columns. A string is taken as it is, never as markup."""
+        shown = Text(renderable) if isinstance(renderable, str) else renderable
+        if indent:
+            shown = Padding(shown, (0, 0, 0, indent))
+        if self.console.is_terminal:
+            self.console.print(shown, width=self.width)
+            return
+        # In a file or on a pipe, lines end where their text ends.
+        with self.console.capture() as captured:
+            self.console.print(shown, width=self.width)
+        for line in captured.get().splitlines():
+            self.console.out(line.rstrip(), highlight=False)
+
+    def room(self, wanted: int, others: int) -> int:
+        """Columns for a bar beside ``others``: those ``wanted``, or fewer on a narrow page, to keep numbers whole."""
+        return max(min(wanted, self.width - others), 4)
+
+    def section(self, title: str) -> None:
+        """Begin a section."""
+        self.print()
+        self.print(Text(title, "bold"))
+
+    def facts(self, pairs: Iterable[tuple[str, Cell]], indent: int = 2) -> None:
+        """Write lines of a name and what it is; empty ones are left out."""
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        grid.add_column(no_wrap=True, style="dim")
+        grid.add_column(overflow="fold")
+        for name, value in pairs:
+            if value:
+                grid.add_row(name, value if isinstance(value, Text) else Text(value))
+        if grid.row_count:
+            self.print(grid, indent)
+
+    def table(self, columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequence[Cell]], indent: int = 2) -> None:
+        """Write a table. A column is its title; (title, "right") for numbers, (title, "keep") for unbroken words."""
+        lines = _ASCII_HEAD if self.glyphs is ASCII else box.SIMPLE_HEAD
+        table = Table(box=lines, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+        for column in columns:
+            title, kind = (column, "left") if isinstance(column, str) else column
+            table.add_column(
+                Text(title), justify="right" if kind == "right" else "left", no_wrap=kind == "keep", overflow="fold"
+            )
+        for row in rows:
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+        self.print(table, indent)
+
+    def plain(self, value: object, limit: int = 500) -> str:
+        """Text from a log, harmless and in characters that can be shown."""
+        return plain(value, self.glyphs, limit)
+
+    def interval(self, value: JsonInterval | None) -> str:
+        """Say what is known of a quantity."""
+        return interval(value, self.glyphs)
+
+    def count(self, value: JsonInterval, noun: str) -> str:
+        """So many of them."""
+        return count(value, noun, self.glyphs)

@@ -1,0 +1,153 @@
+"""Values as words: numbers, intervals, shares, times, places. Nothing here knows a console.
+
+Text from logs passes through ``plain`` before it is shown, and is shown as ``rich.text.Text``, never as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+JsonInterval = Mapping[str, Any]
+CLOCK_YEAR = 1980
+"""Times before it are no dates: the clock of those logs starts at zero."""
+
+
+@dataclass(frozen=True)
+class Glyphs:
+    """Characters beyond ASCII, with what stands for them where the encoding has no others."""
+
+    full: str = "█"
+    thin: str = "▏"
+    maybe: str = "░"
+    more: str = "→"
+    at_least: str = "≥"
+    at_most: str = "≤"
+    dot: str = "·"
+    dash: str = "–"
+    rule: str = "─"
+    cut: str = "…"
+    down: str = "↓"
+    foreign: str = "\N{REPLACEMENT CHARACTER}"
+    spark: str = "▁▂▃▄▅▆▇█"
+
+
+UNICODE = Glyphs()
+ASCII = Glyphs("#", "|", ".", ">", ">=", "<=", "-", "-", "-", "...", "v", "?", "_.:-=+*#")
+
+
+def plain(value: object, glyphs: Glyphs = UNICODE, limit: int = 500) -> str:
+    """Text from a log, unable to steer a terminal: one line, no control characters, at most ``limit`` long."""
+    # No more is looked at than can be shown: a log line may be megabytes long.
+    text = str(value)[: limit + 1]
+    shown = "".join(_harmless(character, glyphs) for character in text)
+    return shown if len(text) <= limit else shown[: limit - len(glyphs.cut)] + glyphs.cut
+
+
+def _harmless(character: str, glyphs: Glyphs) -> str:
+    if character in "\n\t\r":
+        return " "
+    shown = character.isprintable() and (glyphs is not ASCII or character.isascii())
+    return character if shown else glyphs.foreign
+
+
+def shorten(text: str, limit: int, glyphs: Glyphs) -> str:
+    """Cut the middle out of a long text, so that both ends (a folder, a file name) can be recognised."""
+    if len(text) <= limit:
+        return text
+    left = (limit - len(glyphs.cut)) // 2
+    return text[:left] + glyphs.cut + text[len(text) - (limit - len(glyphs.cut) - left) :]
+
+
+def number(value: float) -> str:
+    """``20,112``, ``2.35``, ``0.004``: whole numbers in full, others to three figures."""
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{int(value):,}"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+def interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
+    """``17``, ``7..30``, ``≥ 5``, ``≤ 9``, ``unknown``: what is known of a quantity that is never negative."""
+    low, high = (None, None) if value is None else (value["lo"], value["hi"])
+    if high is None:
+        return "unknown" if not low else f"{glyphs.at_least} {number(low)}"
+    if low is None:
+        return f"{glyphs.at_most} {number(high)}"
+    shown_low, shown_high = number(low), number(high)
+    return shown_low if shown_low == shown_high else f"{shown_low}..{shown_high}"
+
+
+def count(value: JsonInterval, noun: str, glyphs: Glyphs = UNICODE) -> str:
+    """``1 trajectory``, ``7..30 trajectories``, ``an unknown number of trajectories``."""
+    shown = interval(value, glyphs)
+    if shown == "unknown":
+        return f"an unknown number of {plural(noun)}"
+    return f"{shown} {noun if shown == '1' else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Plural of the few nouns that are counted here."""
+    return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
+
+
+def is_zero(value: JsonInterval | None) -> bool:
+    """Whether a quantity is known to be nothing."""
+    return value is not None and value["lo"] == 0 and value["hi"] == 0
+
+
+def is_exact(value: JsonInterval) -> bool:
+    """Whether both ends are known and equal."""
+    return value["lo"] is not None and value["lo"] == value["hi"]
+
+
+def percent(share: float) -> str:
+    """``76%``; what is not quite nothing or all does not read as such."""
+    if 0 < share < 0.01:
+        return "<1%"
+    if 0.99 < share < 1:
+        return ">99%"
+    return f"{100 * share:.0f}%"
+
+
+def percent_interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
+    """``24%``, ``24..31%``, ``≥ 24%``, ``unknown`` for a share."""
+    if value is None or (value["lo"] in (None, 0) and value["hi"] in (None, 1)):
+        return "unknown"
+    low, high = percent(value["lo"] or 0), percent(1 if value["hi"] is None else value["hi"])
+    if low == high:
+        return low
+    return f"{glyphs.at_least} {low}" if value["hi"] in (None, 1) else f"{low.removesuffix('%')}..{high}"
+
+
+def duration(seconds: float) -> str:
+    """``0.4 s``, ``4 min 33 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds < 60:
+        return f"{number(round(seconds, 1))} s"
+    whole = round(seconds)
+    for size, big, small in ((86400, "d", "h"), (3600, "h", "min"), (60, "min", "s")):
+        if whole >= size:
+            rest = whole % size // {"h": 3600, "min": 60, "s": 1}[small]
+            return f"{whole // size} {big}" + (f" {rest} {small}" if rest else "")
+    return f"{whole} s"
+
+
+def moment(text: str) -> str:
+    """``2025-10-09 08:53:36 UTC`` from ISO 8601, or ``9 s`` by a clock that starts at zero with the run."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return plain(text)
+    if when.year < CLOCK_YEAR:
+        return f"{max(when.timestamp(), 0):.1f} s by the logs' own clock"
+    return when.strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def place(row: Mapping[str, Any], glyphs: Glyphs = UNICODE) -> str:
+    """``train.log:17``, ``rollout_3.pt samples[24]``: where the log says so; empty if nowhere."""
+    source, line, locator = row.get("source"), row.get("line"), row.get("locator")
+    shown = "" if source is None else plain(source, glyphs) + ("" if line is None else f":{line}")
+    return " ".join(part for part in (shown, plain(locator, glyphs, 80) if locator else "") if part)

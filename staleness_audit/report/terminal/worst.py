@@ -1,0 +1,115 @@
+"""The worst violations as a table, and the story of the worst one in a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.text import Text
+
+from staleness_audit.report.terminal.page import Page
+from staleness_audit.report.terminal.words import place, shorten
+
+NAME = 34
+"""Columns for the name of a trajectory: that of a UUID without its dashes, and a little."""
+FIGURES = 52
+"""Columns for everything else in the table but the place."""
+PLACE = 14
+
+CONTROLS = {
+    "L1": "L1, holding it back before generation",
+    "L2": "L2, cancelling it while it was generated",
+    "L3": "L3, dropping it (or its old tokens) at the training input",
+}
+
+
+def show_worst(data: Mapping[str, Any], page: Page) -> None:
+    """Show the listed violations; nothing if there are none."""
+    worst = data["violations"]["worst"] or []
+    if not worst:
+        return
+    proven = [row for row in worst if row.get("proven", True)]
+    page.section("Worst violations" if proven else "Trajectories that may violate the bound")
+    mixed = 0 < len(proven) < len(worst)
+    names = [shorten(page.plain(row["trajectory_id"]), NAME, page.glyphs) for row in worst]
+    names = [
+        name if not mixed or row.get("proven", True) else f"{name} ?" for name, row in zip(names, worst, strict=True)
+    ]
+    several = len({row.get("attempt", 0) for row in worst}) > 1
+    title, places = _places(worst, page, page.width - FIGURES - max(len("trajectory"), *map(len, names)))
+    rows: list[tuple[str | Text, ...]] = [
+        (
+            name,
+            f"{row['step']} (attempt {row['attempt']})" if several else str(row["step"]),
+            Text(page.interval(row["staleness"]), "red" if row.get("proven", True) else ""),
+            page.interval(row["in_flight"]),
+            page.interval(row["in_queue"]),
+            page.interval(row["tokens"]),
+            " ".join(row["stoppable_at"]),
+            *where,
+        )
+        for name, row, where in zip(names, worst, places, strict=True)
+    ]
+    numbers = [(name, "right") for name in ("step", "stale", "flight", "queue", "tokens")]
+    page.table(("trajectory", *numbers, ("stop at", "keep"), *title), rows)
+    page.print(
+        Text(
+            ("?: possible, not proven. " if mixed else "")
+            + "flight, queue: versions that passed while it was generated, and while it waited to be trained. "
+            "tokens: those beyond the bound. stop at: which control could have prevented it: L1 admission, "
+            "L2 cancelling in flight, L3 the training input.",
+            "dim",
+        ),
+        2,
+    )
+    _story(data, worst[0], page)
+
+
+def _places(worst: Sequence[Mapping[str, Any]], page: Page, room: int) -> tuple[list[str], list[list[str]]]:
+    """Title and cells of the column that says where the oldest trained tokens are logged; none if there is no room.
+
+    A source that all share stands in the title; of long places the end is shown; the story gives one whole.
+    """
+    first = [row["evidence"][0] if row["evidence"] else {} for row in worst]
+    sources = {item.get("source") for item in first}
+    if room < PLACE:
+        return [], [[] for _ in worst]
+    if len(sources) == 1 and None not in sources and all(item.get("line") is not None for item in first):
+        return [f"line of {_end(page.plain(sources.pop()), page, room)}"], [[str(item["line"])] for item in first]
+    return ["log line"], [[_end(place({**item, "locator": None}, page.glyphs), page, room)] for item in first]
+
+
+def _end(shown: str, page: Page, room: int) -> str:
+    return shown if len(shown) <= room else page.glyphs.cut + shown[len(page.glyphs.cut) - room :]
+
+
+def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
+    bound, interval = data["bound"]["value"], page.interval
+    name = page.plain(row["trajectory_id"], 120)
+    group = (
+        f" of group {page.plain(row['group_id'], 120)}"
+        if row["group_id"] and row["group_id"] != row["trajectory_id"]
+        else ""
+    )
+    page.print()
+    sure = row.get("proven", True)
+    page.print(
+        Text.assemble(
+            (f"{'The worst' if sure else 'For instance'}: {name}", "bold"),
+            f"{group}, trained by step {row['step']}. Its oldest trained token "
+            f"{'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
+            f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}. "
+            f"Could have been stopped at {'; or at '.join(CONTROLS[level] for level in row['stoppable_at'])}.",
+        ),
+        2,
+    )
+    page.facts(
+        [(str(item.get("what", "evidence")), f"{place(item, page.glyphs)}{_known(item)}") for item in row["evidence"]],
+        4,
+    )
+    page.print(Text("Its whole life: staleness-audit explain RUN --worst", "dim"), 2)
+
+
+def _known(item: Mapping[str, Any]) -> str:
+    known = item.get("known")
+    return f" ({known})" if known and known != "recorded" else ""

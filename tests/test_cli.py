@@ -1,0 +1,453 @@
+"""The command line: exit codes, messages, output formats, defaults from files (DESIGN section 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from staleness_audit import __version__, cli, plugins
+
+COMMANDS = ("audit", "ingest", "explain", "sql", "frameworks")
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def sentence(result) -> str:
+    """The one line that an error is, after checking that there is nothing else."""
+    assert result.exit_code == 2, (result.output, result.exception)
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in result.output
+    return lines[0]
+
+
+# ------------------------------------------------------------------------------------------------- the gate
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        # `b` violates bound 1 with its 10 tokens: [lo, hi] is [1, 1] trajectories, [10, 10] tokens, [1, 1] groups.
+        (["--bound", "1"], 1),
+        (["--bound", "1", "--max-violations", "1"], 0),
+        (["--bound", "1", "--count", "groups"], 1),
+        (["--bound", "1", "--count", "tokens", "--max-violations", "9"], 1),
+        (["--bound", "1", "--count", "tokens", "--max-violations", "10"], 0),
+        (["--bound", "1", "--exit-zero"], 0),
+        (["--bound", "1", "--allow-inconclusive"], 1),
+        (["--bound", "2"], 0),
+        (["--bound", "2", "--strict"], 0),
+        # Without a bound there is nothing to gate, unless a gate was asked for.
+        ([], 0),
+        (["--max-violations", "0"], 3),
+        (["--count", "tokens"], 3),
+        (["--strict"], 3),
+        (["--max-violations", "0", "--exit-zero"], 0),
+    ],
+)
+def test_gate_on_a_complete_log(two_step_run, options, code):
+    assert run("audit", two_step_run("run"), *options).exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        # The end line is missing, so any number more is possible: [1, open] for bound 1, [0, open] for 2.
+        (["--bound", "1"], 1),
+        (["--bound", "1", "--max-violations", "1"], 3),
+        (["--bound", "2"], 3),
+        (["--bound", "2", "--strict"], 1),
+        (["--bound", "2", "--allow-inconclusive"], 0),
+        (["--bound", "2", "--exit-zero"], 0),
+        (["--bound", "2", "--strict", "--exit-zero"], 0),
+    ],
+)
+def test_gate_on_a_log_without_its_end(two_step_run, options, code):
+    assert run("audit", two_step_run("run", end=False), *options).exit_code == code
+
+
+def test_possible_violations_within_the_allowance_are_still_not_known(event_log):
+    """A trajectory of v0 to v2, trained from v2: [0, 1] violations of bound 1. Allowing one changes nothing."""
+    log = event_log("run", bound=1)
+    log.add("span", trajectory_id="t", tokens=5, version_lo=0, version_hi=2).add("trained", trajectory_id="t", step=2)
+    path = log.add("step", step=2, version=2).close()
+    assert run("audit", path).exit_code == 3
+    assert run("audit", path, "--max-violations", "1").exit_code == 3
+    assert run("audit", path, "--bound", "2").exit_code == 0
+
+
+def test_nothing_trained_is_not_a_pass(event_log):
+    path = event_log("run", bound=1).add("span", trajectory_id="t", tokens=5, version=0).close()
+    result = run("audit", path)
+    assert result.exit_code == 3
+    assert "No training step completed" in result.stdout
+
+
+def test_several_runs_exit_with_the_gravest_code(two_step_run):
+    kept, broken = two_step_run("kept", bound=2), two_step_run("broken", bound=1)
+    cut = two_step_run("cut", bound=2, end=False)
+    assert run("audit", kept, kept).exit_code == 0
+    assert run("audit", kept, cut).exit_code == 3
+    assert run("audit", cut, broken, kept).exit_code == 1
+    result = run("audit", broken, "nowhere", kept)
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+    # The readable ones are reported all the same, and summed up.
+    assert "FAIL" in result.stdout and "PASS" in result.stdout and "Summary" in result.stdout
+
+
+def test_exit_zero_does_not_hide_unreadable_input(two_step_run):
+    assert run("audit", two_step_run("kept", bound=2), "nowhere", "--exit-zero").exit_code == 2
+
+
+# ------------------------------------------------------------------------------------------------- errors
+
+
+def test_missing_path():
+    assert (
+        sentence(run("audit", "nowhere"))
+        == "error: nowhere: No such file or directory; give the directory or file a run has written."
+    )
+
+
+def test_nothing_recognised_says_what_was_looked_for(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("hello\n")
+    message = sentence(run("audit", "run"))
+    assert "none of its 1 files" in message
+    assert "events: *.staleness.jsonl" in message
+    assert "--framework" in message
+
+
+def test_two_frameworks_at_once(two_step_run, monkeypatch):
+    events = plugins.parsers()["events"]
+    twin = type("Twin", (type(events),), {"name": "twin"})()
+    monkeypatch.setattr(plugins, "parsers", lambda: {"events": events, "twin": twin})
+    path = two_step_run("run", bound=2)
+    message = sentence(run("audit", path))
+    assert "files of several frameworks: events (" in message and "; twin (" in message and "--framework" in message
+    assert run("audit", path, "--framework", "events").exit_code == 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser can read everything")
+def test_unreadable_file(two_step_run):
+    path = two_step_run("run", bound=2)
+    (path / "run.staleness.jsonl").chmod(0)
+    message = sentence(run("audit", path))
+    assert "run.staleness.jsonl" in message and "permissions" in message
+
+
+@pytest.mark.parametrize("steps", ["5", "a:b", "3:1", "1:2:3"])
+def test_bad_steps(two_step_run, steps):
+    assert "give two step numbers as A:B" in sentence(run("audit", two_step_run("run"), "--steps", steps))
+
+
+def test_bad_steps_are_complained_about_once_for_several_runs(two_step_run):
+    assert "A:B" in sentence(run("audit", two_step_run("one"), two_step_run("two"), "--steps", "x"))
+
+
+def test_unknown_framework(two_step_run):
+    message = sentence(run("audit", two_step_run("run"), "--framework", "nonsense"))
+    assert "No parser is called 'nonsense'" in message and "events" in message
+    assert "No parser is called 'nonsense'" in sentence(run("frameworks", "nonsense"))
+
+
+def test_tables_never_go_into_the_run(two_step_run):
+    path = two_step_run("run")
+    message = sentence(run("audit", path, "--tables", path / "tables"))
+    assert "never written into the run directory" in message
+    assert [entry.name for entry in path.iterdir()] == ["run.staleness.jsonl"]
+
+
+def test_options_that_contradict_each_other(two_step_run):
+    path = two_step_run("run")
+    assert "--strict and --allow-inconclusive" in sentence(run("audit", path, "--strict", "--allow-inconclusive"))
+    assert "--tables names one folder" in sentence(run("audit", path, path, "--tables", "tables"))
+    assert "KEY=VALUE" in sentence(run("audit", path, "--assume", "nothing"))
+    assert "knows no assumption colour" in sentence(run("audit", path, "--assume", "colour=red"))
+
+
+def test_usage_errors_exit_2(two_step_run):
+    for arguments in (
+        ["audit"],
+        ["audit", two_step_run("run"), "--bound", "-1"],
+        ["audit", "x", "--count", "steps"],
+        ["nonsense"],
+    ):
+        result = run(*arguments)
+        assert result.exit_code == 2
+        assert "Traceback" not in result.output
+
+
+def test_names_from_the_file_system_cannot_steer_the_terminal():
+    message = run("audit", "[red]x[/]\x1b[31m").stderr
+    assert "\x1b" not in message
+    assert "[red]x[/]" in message
+
+
+def test_output_that_cannot_be_written(two_step_run):
+    path = two_step_run("run")
+    for form in ("terminal", "json"):
+        message = sentence(run("audit", path, "--format", form, "--output", "no/such/folder/out"))
+        assert "no/such/folder/out: cannot be written (No such file or directory)" in message
+
+
+# ------------------------------------------------------------------------------------------------- help and version
+
+
+def test_version():
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"staleness-audit {__version__}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: staleness-audit {command}" in " ".join(result.stdout.split())
+
+
+def test_help_lists_the_commands_and_the_exit_codes():
+    text = " ".join(run("--help").stdout.split())
+    assert all(command in text for command in COMMANDS)
+    assert (
+        "Exit codes: 0 within the bound, 1 violated, 2 usage error or unreadable input, 3 the logs can't tell." in text
+    )
+
+
+# ------------------------------------------------------------------------------------------------- defaults from files
+
+
+def test_defaults_from_pyproject(tmp_path, two_step_run):
+    path = two_step_run("run")
+    (tmp_path / "pyproject.toml").write_text('[tool.staleness-audit]\nbound = 1\nmax-violations = 0\nformat = "json"\n')
+    result = run("audit", path)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["bound"]["value"] == 1
+    # What stands on the command line wins.
+    assert run("audit", path, "--bound", "2").exit_code == 0
+
+
+def test_own_file_goes_before_pyproject(tmp_path, two_step_run):
+    (tmp_path / "pyproject.toml").write_text("[tool.staleness-audit]\nbound = 1\n")
+    (tmp_path / "staleness-audit.toml").write_text("bound = 2\nstrict = true\n")
+    assert run("audit", two_step_run("run")).exit_code == 0
+
+
+def test_pyproject_of_others_is_left_alone(tmp_path, two_step_run):
+    (tmp_path / "pyproject.toml").write_text("[tool.ruff]\nline-length = 100\n")
+    assert run("audit", two_step_run("run")).exit_code == 0
+
+
+def test_unknown_key_is_an_error_that_names_it(tmp_path, two_step_run):
+    (tmp_path / "staleness-audit.toml").write_text("bounds = 1\n")
+    message = sentence(run("audit", two_step_run("run")))
+    assert message.startswith("error: staleness-audit.toml: unknown key 'bounds'; there are: ")
+    assert " bound," in message and " max-violations," in message
+
+
+def test_a_key_that_only_some_commands_have_does_not_disturb_the_others(tmp_path, two_step_run):
+    (tmp_path / "staleness-audit.toml").write_text("bound = 1\nmax-violations = 3\nquiet = true\n")
+    path = two_step_run("run")
+    assert run("explain", path, "b").exit_code == 0
+    assert run("sql", path, "SELECT 1").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("staleness-audit.toml", "bound = \n", "staleness-audit.toml: not valid TOML"),
+        ("pyproject.toml", "tool = 3\n[x]\n", "not a table"),
+        ("pyproject.toml", "[tool]\nstaleness-audit = 3\n", "tool.staleness-audit is not a table"),
+    ],
+)
+def test_broken_defaults(tmp_path, two_step_run, name, text, says):
+    (tmp_path / name).write_text(text)
+    result = run("audit", two_step_run("run"))
+    if says == "not a table":
+        assert result.exit_code == 0  # somebody else's table
+    else:
+        assert says in sentence(result)
+
+
+def test_default_of_a_wrong_type(tmp_path, two_step_run):
+    (tmp_path / "staleness-audit.toml").write_text('bound = "three"\n')
+    result = run("audit", two_step_run("run"))
+    assert result.exit_code == 2
+    assert "Invalid value for '--bound'" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------- output
+
+
+def test_json_of_one_run_and_of_several(two_step_run):
+    one, other = two_step_run("one", bound=1), two_step_run("other", bound=2)
+    document = json.loads(run("audit", one, "--format", "json").stdout)
+    assert document["schema"] == "staleness-audit/1"
+    assert document["verdict"] == "fail"
+    assert document["violations"]["trajectories"] == {"lo": 1, "hi": 1}
+    both = json.loads(run("audit", one, other, "--format", "json").stdout)
+    assert [each["verdict"] for each in both] == ["fail", "pass"]
+
+
+def test_output_file_instead_of_printing(tmp_path, two_step_run):
+    path = two_step_run("run", bound=1)
+    result = run("audit", path, "--output", "out.txt")
+    assert (result.exit_code, result.stdout) == (1, "")
+    text = (tmp_path / "out.txt").read_text()
+    assert "FAIL" in text and "\x1b" not in text
+    run("audit", path, "--format", "json", "--output", "out.json")
+    assert json.loads((tmp_path / "out.json").read_text())["gate"]["exit"] == 1
+
+
+def test_quiet_prints_nothing_but_the_result(two_step_run):
+    path = two_step_run("run", bound=1)
+    result = run("audit", path, "--quiet")
+    assert result.stderr == ""
+    assert "FAIL" in result.stdout
+    assert run("ingest", path, "--tables", "tables", "--quiet").output == ""
+
+
+def test_steps_leave_out_the_others(two_step_run):
+    """Only step 2 trains on old tokens, so without it the run keeps bound 1."""
+    path = two_step_run("run", bound=1)
+    assert run("audit", path, "--steps", "2:2").exit_code == 1
+    assert run("audit", path, "--steps", ":1").exit_code == 0
+    document = json.loads(run("audit", path, "--steps", "0:0", "--format", "json").stdout)
+    assert document["run"]["steps"] == {"lo": 1, "hi": 1}
+    assert document["tokens"]["trained"] == {"lo": 10, "hi": 10}
+    assert [row["step"] for row in document["per_step"]] == [0]
+
+
+def test_worst_limits_what_is_told_not_what_counts(event_log):
+    log = event_log("run", bound=0)
+    for name in ("a", "b", "c"):
+        log.add("span", trajectory_id=name, tokens=5, version=0).add("trained", trajectory_id=name, step=1)
+    path = log.add("step", step=1, version=1).close()
+    for worst, told in ((0, 0), (2, 2), (10, 3)):
+        violations = json.loads(run("audit", path, "--worst", worst, "--format", "json").stdout)["violations"]
+        assert len(violations["worst"]) == told
+        assert violations["trajectories"] == {"lo": 3, "hi": 3}
+
+
+def test_ingest_then_audit_the_tables(two_step_run):
+    result = run("ingest", two_step_run("run", bound=1), "--tables", "tables")
+    assert result.exit_code == 0
+    assert "trajectories 2" in " ".join(result.stdout.split())
+    assert run("audit", "tables").exit_code == 1
+
+
+# ------------------------------------------------------------------------------------------------- sql, explain
+
+
+def test_sql_prints_tab_separated_rows_on_a_pipe(two_step_run):
+    result = run("sql", two_step_run("run"), "SELECT trajectory_id, step, NULL AS nothing FROM uses ORDER BY step")
+    assert result.exit_code == 0
+    assert result.stdout == "trajectory_id\tstep\tnothing\na\t0\t\nb\t2\t\n"
+
+
+def test_sql_as_json_lines(two_step_run):
+    result = run("sql", two_step_run("run"), "SELECT step, v_train_lo FROM steps ORDER BY step", "--format", "json")
+    assert [json.loads(line) for line in result.stdout.splitlines()] == [
+        {"step": 0, "v_train_lo": 0},
+        {"step": 2, "v_train_lo": 2},
+    ]
+
+
+@pytest.mark.parametrize(
+    "query", ["SELEC 1", "SELECT * FROM nowhere", "SELECT CAST(trajectory_id AS INTEGER) FROM uses"]
+)
+def test_sql_that_fails(two_step_run, query):
+    assert "The query failed: " in sentence(run("sql", two_step_run("run"), query))
+
+
+def test_sql_list_needs_no_run_and_the_rest_does():
+    result = run("sql", "--list")
+    assert result.exit_code == 0
+    assert "use_lives" in result.stdout and "spans" in result.stdout
+    assert "Give a RUN and a QUERY" in sentence(run("sql"))
+
+
+def test_explain_one_and_the_worst(two_step_run):
+    path = two_step_run("run", bound=1)
+    by_name = run("explain", path, "b")
+    assert by_name.exit_code == 0
+    assert "2 - 0 = 2 > 1" in by_name.stdout
+    assert run("explain", path, "--worst").stdout == by_name.stdout
+    story = json.loads(run("explain", path, "b", "--format", "json").stdout)
+    assert story["uses"][0]["staleness"] == {"lo": 2, "hi": 2}
+
+
+def test_explain_says_what_is_wrong(two_step_run):
+    path = two_step_run("run", bound=2)
+    assert "No training trajectory is called 'zz'" in sentence(run("explain", path, "zz"))
+    assert "No trajectory exceeds the bound" in sentence(run("explain", path, "--worst"))
+    assert "Name a trajectory, or give --worst" in sentence(run("explain", path))
+    assert "Name a trajectory, or give --worst" in sentence(run("explain", path, "b", "--worst"))
+
+
+# ------------------------------------------------------------------------------------------------- as a process
+
+
+def process(*arguments, **environment):
+    command = [sys.executable, "-m", "staleness_audit", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, env={**os.environ, **environment}, check=False)
+
+
+def test_ascii_terminals_get_ascii(two_step_run):
+    result = process("audit", two_step_run("run", bound=1), PYTHONIOENCODING="ascii")
+    assert result.returncode == 1
+    assert result.stdout.decode("ascii").count("FAIL") == 1
+    assert result.stderr == b""  # and no library's advice
+
+
+def test_a_reader_that_goes_away_does_not_change_the_exit_code(two_step_run):
+    """``audit ... | head -0`` under pipefail: a kept bound must not look broken (nor a broken one kept)."""
+    for bound, code in ((1, 1), (2, 0)):
+        path = two_step_run(f"run{bound}", bound=bound)
+        read, write = os.pipe()
+        os.close(read)
+        done = subprocess.run(
+            [sys.executable, "-m", "staleness_audit", "audit", str(path)],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+            # Unbuffered output fails while it is written, buffered output only when Python closes it.
+            env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        )
+        os.close(write)
+        assert done.returncode == code
+        assert b"Traceback" not in done.stderr and b"BrokenPipe" not in done.stderr
+
+
+def test_a_defect_is_not_a_verdict(two_step_run, monkeypatch, capsys):
+    """An unexpected exception would exit with 1, which means violated."""
+
+    def explode(*_, **__):
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr("staleness_audit.api.audit", explode)
+    monkeypatch.setattr(sys, "argv", ["staleness-audit", "audit", str(two_step_run("run"))])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    assert exit_.value.code == 2
+    message = capsys.readouterr().err
+    assert "ZeroDivisionError: a defect" in message and "Traceback" not in message
+
+
+def test_an_interrupt_is_not_a_verdict(two_step_run, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("staleness_audit.api.audit", interrupt)
+    result = run("audit", two_step_run("run"))
+    assert result.exit_code == 130
+    assert "no verdict" in result.stderr

@@ -1,0 +1,232 @@
+"""Ingestion remembers what it has read: never twice the same, never half of something, never an old answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import compare, logs, strategies, truth
+from oracle.lives import Run
+from oracle.logs import Line, closed, dump
+from staleness_parsers.events import EventsParser
+from test_properties import examples, files_of, written
+
+from staleness_audit import ingest as ingestion
+from staleness_audit.api import audit
+from staleness_audit.discovery import RunFiles
+from staleness_audit.errors import UnreadableInput
+
+LINES: list[Line] = closed(
+    {"kind": "span", "trajectory_id": "a", "tokens": 10, "version": 2},
+    {"kind": "span", "trajectory_id": "b", "tokens": 10, "version": 0},
+    {"kind": "trained", "trajectory_id": "a", "step": 3},
+    {"kind": "trained", "trajectory_id": "b", "step": 3},
+    {"kind": "step", "step": 3, "version": 2},
+    bound=1,
+)
+MORE = closed({"kind": "admitted", "trajectory_id": "c"}, writer="other")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "w.staleness.jsonl").write_bytes(dump(LINES))
+    (folder / "x.staleness.jsonl").write_bytes(dump(MORE))
+    return folder
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """The pieces that were parsed, as (file, first line, bytes), in the order of reading."""
+    pieces: list[tuple[str, int, int]] = []
+    genuine = EventsParser.read
+
+    def counting(self: EventsParser, unit: Any, files: RunFiles, sink: Any) -> None:
+        pieces.extend((piece.source, piece.first_line, piece.end - piece.start) for piece in unit.pieces)
+        genuine(self, unit, files, sink)
+
+    monkeypatch.setattr(EventsParser, "read", counting)
+    return pieces
+
+
+def answer(run: Path) -> dict[str, Any]:
+    """The audit with tables beside the run, kept from one call to the next."""
+    return audit(run, 1, tables=run.parent / "tables", worst=0).data
+
+
+def test_an_unchanged_run_is_not_read_again(run: Path, read: list[Any]) -> None:
+    first = answer(run)
+    assert sorted(source for source, _, _ in read) == ["w.staleness.jsonl", "x.staleness.jsonl"]
+    read.clear()
+    assert answer(run) == first
+    assert read == []
+
+
+def test_new_times_on_old_bytes_are_no_change(run: Path, read: list[Any]) -> None:
+    first = answer(run)
+    read.clear()
+    for file in run.iterdir():
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+    assert answer(run) == first
+    assert read == []
+
+
+def test_of_a_grown_file_only_the_new_lines_are_read(run: Path, read: list[Any]) -> None:
+    log = run / "w.staleness.jsonl"
+    log.write_bytes(dump(LINES[:-1]))
+    assert answer(run)["tokens"]["trained"] == {"lo": 20, "hi": None}
+    read.clear()
+    with log.open("ab") as stream:
+        stream.write(dump(LINES[-1:]))
+    assert answer(run)["tokens"]["trained"] == {"lo": 20, "hi": 20}
+    assert read == [("w.staleness.jsonl", len(LINES), len(dump(LINES[-1:])))]
+
+
+def test_a_line_that_was_half_written_is_read_when_it_is_whole(run: Path) -> None:
+    log = run / "w.staleness.jsonl"
+    whole = dump(LINES)
+    cut = len(dump(LINES[:3])) + 25
+    log.write_bytes(whole[:cut])
+    assert [item["code"] for item in answer(run)["diagnostics"]["items"]] == ["no-end-line", "cut-line"]
+    log.write_bytes(whole)
+    assert answer(run)["diagnostics"]["items"] == []
+    assert answer(run)["violations"]["tokens"] == {"lo": 10, "hi": 10}
+
+
+@pytest.mark.parametrize("same_times", [True, False], ids=["times put back", "new times"])
+def test_changed_bytes_of_the_same_length_are_read_again(run: Path, read: list[Any], same_times: bool) -> None:
+    log = run / "w.staleness.jsonl"
+    assert answer(run)["staleness"]["max"] == {"lo": 2, "hi": 2}
+    times = log.stat()
+    read.clear()
+    log.write_bytes(log.read_bytes().replace(b'"tokens": 10, "version": 0', b'"tokens": 10, "version": 1'))
+    if same_times:
+        os.utime(log, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert answer(run)["staleness"]["max"] == {"lo": 1, "hi": 1}
+    assert [source for source, _, _ in read] == ["w.staleness.jsonl"]
+
+
+def test_files_that_come_and_go(run: Path, read: list[Any]) -> None:
+    assert answer(run)["trajectories"]["seen"] == {"lo": 3, "hi": 3}
+    (run / "x.staleness.jsonl").unlink()
+    assert answer(run)["trajectories"]["seen"] == {"lo": 2, "hi": 2}
+    (run / "deeper").mkdir()
+    (run / "deeper" / "x.staleness.jsonl").write_bytes(dump(MORE))
+    assert answer(run)["trajectories"]["seen"] == {"lo": 3, "hi": 3}
+
+
+def test_tables_are_never_written_into_the_run(run: Path) -> None:
+    with pytest.raises(UnreadableInput, match="never written into the run directory"):
+        audit(run, 1, tables=run / "tables")
+
+
+def test_the_cache_below_a_run_is_no_part_of_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run)
+    first = audit(".", 1).data
+    assert (run / ".staleness-audit").is_dir()
+    assert audit(".", 1).data == first
+
+
+class Killed(Exception):
+    """Stands for a process that ends here."""
+
+
+def _at_call(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """The function, that dies when it is called for the number-th time (after its work if the number is negative)."""
+    calls = 0
+
+    def dying(*args: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise Killed
+        value = function(*args, **more)
+        if calls == -number:
+            raise Killed
+        return value
+
+    return dying
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "number"),
+    [
+        (EventsParser, "plan", 1),
+        (EventsParser, "read", 1),
+        (EventsParser, "read", -1),
+        (EventsParser, "finish", 1),
+        (EventsParser, "finish", -1),
+        (ingestion, "_link", 1),
+        (ingestion, "_link", -2),
+        (ingestion, "_sources", 1),
+        (ingestion, "_publish", 1),
+        (ingestion, "_publish", -1),
+        (ingestion, "_clean", 1),
+    ],
+)
+def test_an_interrupted_ingestion_leaves_old_or_new_tables(
+    run: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, number: int
+) -> None:
+    tables = run.parent / "tables"
+    old = answer(run)
+    (run / "y.staleness.jsonl").write_bytes(dump(closed({"kind": "admitted", "trajectory_id": "d"}, writer="third")))
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, _at_call(getattr(owner, name), number))
+        with pytest.raises(Killed):
+            answer(run)
+    # Whoever opens the tables now sees a whole run: the one before, or the one after.
+    between = audit(tables, 1, worst=0).data
+    assert between["trajectories"]["seen"] in ({"lo": 3, "hi": 3}, {"lo": 4, "hi": 4})
+    assert between["tokens"] == old["tokens"]
+    assert answer(run)["trajectories"]["seen"] == {"lo": 4, "hi": 4}
+    # What is left over goes with the next change.
+    (run / "y.staleness.jsonl").unlink()
+    answer(run)
+    kept = {path.name for path in (tables / ".parts").iterdir()}
+    assert len(kept) == len(manifest(run)["inputs"]) + 1
+
+
+def test_linking_never_takes_a_part_away(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that old and new tables share stay in place while they are linked anew."""
+    answer(run)
+    (run / "y.staleness.jsonl").write_bytes(dump(closed({"kind": "admitted", "trajectory_id": "d"}, writer="third")))
+    named = [run.parent / "tables" / part for parts in manifest(run)["tables"].values() for part in parts]
+    genuine = Path.hardlink_to
+
+    def watching(self: Path, target: Path) -> None:
+        assert all(part.exists() for part in named)
+        genuine(self, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", watching)
+    assert answer(run)["trajectories"]["seen"] == {"lo": 4, "hi": 4}
+
+
+def manifest(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run.parent / "tables" / "run.json").read_text())
+    return found
+
+
+@examples(6)
+@given(lived=strategies.runs(), seed=st.integers(0, 2**16), size=st.sampled_from((150, 1 << 20)))
+def test_growing_in_steps_ends_where_reading_at_once_does(
+    tmp_path_factory: pytest.TempPathFactory, lived: Run, seed: int, size: int
+) -> None:
+    rng = random.Random(seed)
+    folder = tmp_path_factory.mktemp("growing")
+    files = files_of(logs.log_of(lived))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunFiles.split, "__defaults__", (size,))
+        for share in sorted(rng.random() for _ in range(2)):
+            written({name: data[: int(len(data) * share)] for name, data in files.items()}, folder / "run")
+            halfway = answer(folder / "run")
+            assert compare.escapes(halfway, truth.figures(lived, 1)) == []
+        written(files, folder / "run")
+        assert compare.differences(answer(folder / "run"), truth.figures(lived, 1)) == []

@@ -1,0 +1,47 @@
+"""Every recorded case, through the command line, against what is known to be true of it."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+from helpers.cases import SAMPLES, cases, faults, run_audit
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_audit_says_what_is_true(case: Path, tmp_path: Path) -> None:
+    expected = json.loads((case / "expected.json").read_text())
+    assert list(faults(expected, run_audit(case, tmp_path))) == []
+
+
+def test_the_samples_cover_every_verdict_of_every_kind() -> None:
+    verdicts = {verdict for case in cases() for verdict in json.loads((case / "expected.json").read_text())["verdict"]}
+    assert verdicts == {"pass", "fail", "inconclusive"}
+    assert {case.parent.name for case in cases()} >= {"dryrun", "events", "prime-rl", "slime"}
+
+
+def test_the_comparison_notices_what_is_wrong(tmp_path: Path) -> None:
+    """Each of these lies about `straggler_bound1` is found: a comparison that finds nothing would prove nothing."""
+    case = SAMPLES / "events" / "straggler_bound1"
+    outcome = run_audit(case, tmp_path)
+    true = json.loads((case / "expected.json").read_text())
+
+    def told(**changes: object) -> list[str]:
+        return list(faults({**true, **changes}, outcome))
+
+    assert told(verdict=["pass"]) == ["verdict fail, not ['pass']"]
+    assert told(exit=[0, 3]) == ["exit code 1, not [0, 3]"]
+    assert told(truth={**true["truth"], "violating_tokens": 7}) == [
+        "violating_tokens: the truth 7 is outside of 8 to 8"
+    ]
+    histogram = {**true["truth"]["trajectory_histogram"], "9": 1}
+    lie = {**true["truth"], "trajectory_histogram": histogram, "dropped_trajectories": 2}
+    assert told(truth=lie) == [
+        "trajectory_histogram[9]: the truth 1 is outside of 0 to 0",
+        "dropped_trajectories: the truth 2 is outside of 1 to 1",
+    ]
+    vague = copy.deepcopy(outcome)
+    vague.document["staleness"]["max"] = {"lo": 0, "hi": None}
+    assert list(faults(true, vague)) == ["max_staleness: 0 to inf is wider than 0"]
