@@ -226,3 +226,17 @@ def test_dumps_without_a_console_may_be_replays(run: Run) -> None:
     dumps(run, 2)
     run.write("dump/exp/GBS1_N2/1/gen_batch.dp", b"\x80\x05broken")
     assert "cached-groups" not in load(run).codes()
+
+
+def test_a_lost_row_is_betrayed_by_the_tokens_of_its_window(run: Run) -> None:
+    dumps(run, 4)
+    item = fa_record(2, 3, 0)
+    item["data"].update({"prompt_length/mean": 4.0, "perf/total_num_tokens": 4 * 14.0})
+    run.metrics(fa_record(1, 1, 0), item)
+    assert load(run).codes() == {}
+    run.dump(3, dump_row(3, None, text="user\nproblem 3\n"))
+    tables = load(run, "again")
+    assert tables.codes()["rows-missing"] == 1
+    low, high = figure(tables.audit(1)["trajectories"]["trained"])
+    assert low <= 8
+    assert high is None

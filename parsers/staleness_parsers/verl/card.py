@@ -87,8 +87,8 @@ CARD: Final = Card(
     ),
     betrays=(
         "A lost or cut rollout dump is betrayed by the step's record, a lost record by the numbers of its neighbours, "
-        "a lost row of a dump by the checkpoint of its step or by the tokens its record counts, a damaged checkpoint by "
-        "its file. Nothing betrays the last steps if every file ends before them, or a lost row of a fully-async dump "
-        "whose group was not dumped; the record of the last micro-step is never written."
+        "a lost row of a dump by the checkpoint of its step or by the tokens its record counts, a damaged checkpoint "
+        "by its file. Nothing betrays the last steps if every file ends before them, or a row that the dump of the "
+        "last fully-async micro-step lost: no record is ever written of that."
     ),
 )

@@ -16,11 +16,13 @@ from staleness_audit.parser import Sink
 from staleness_parsers.verl.aggregates import RowClass, order_classes
 from staleness_parsers.verl.fully_async import FullyAsync, Micro
 from staleness_parsers.verl.launches import Row
+from staleness_parsers.verl.metrics import most_rows
 from staleness_parsers.verl.rows import STAMPED, Lengths, StepClasses, write_classes, write_rows, write_stamped
 
 
 def write_trained(model: FullyAsync, sink: Sink) -> None:
     """Write steps, syncs, and every trained row."""
+    _check_counts(model, sink)
     places = _join_groups(model, sink)
     _write_stamped(model, places, sink)
     out: dict[str, list[Row]] = {
@@ -47,6 +49,30 @@ def write_trained(model: FullyAsync, sink: Sink) -> None:
                 }
             )
     write_rows(out, sink)
+
+
+def _check_counts(model: FullyAsync, sink: Sink) -> None:
+    """Compare the rows of dumps with the tokens that the record of their window counts: a line may be lost."""
+    for micro in model.micros.values():
+        if not micro.window or micro.number != micro.window[0]:
+            continue
+        others = [
+            model.micros[micro.attempt, number] for number in micro.window if (micro.attempt, number) in model.micros
+        ]
+        counts, most = [other.rows for other in others], most_rows(micro.record)
+        if most is None or None in counts or len(counts) < len(micro.window):
+            continue
+        if abs(sum(count for count in counts if count) - most) >= 0.5:
+            sink.diagnose(
+                "warning",
+                "rows-missing",
+                f"The rollout dumps of micro-steps {micro.number} to {micro.window[-1]} hold other rows than "
+                "their record "
+                f"counts tokens of ({most:.1f}).",
+                source=micro.source,
+            )
+            for other in others:
+                other.whole = False
 
 
 def _join_groups(model: FullyAsync, sink: Sink) -> dict[int, list[Micro]]:

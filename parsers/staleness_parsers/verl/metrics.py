@@ -6,6 +6,7 @@ One staged row per record, with the columns of ``METRICS``; a restart destroys t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import polars as pl
@@ -139,3 +140,11 @@ def parse_record(text: str) -> dict[str, Any] | None:
         if key in _SHORT and value != "nan"
     }
     return {"step": int(found[1]), **values}
+
+
+def most_rows(record: Mapping[str, Any] | None) -> float | None:
+    """All tokens over the mean tokens of a row: the number of rows a record covers, if none of them is padding."""
+    if record is None or None in (record["tokens"], record["response_mean"], record["prompt_mean"]):
+        return None
+    mean = record["response_mean"] + record["prompt_mean"]
+    return float(record["tokens"] / mean) if mean > 0 else None

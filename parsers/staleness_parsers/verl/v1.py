@@ -16,6 +16,7 @@ import polars as pl
 from staleness_audit.parser import Sink, Staged
 from staleness_parsers.verl import dumps, state
 from staleness_parsers.verl.launches import Launch, Row, owner
+from staleness_parsers.verl.metrics import most_rows
 from staleness_parsers.verl.settings import Settings
 
 SLACK: Final = 1e-3
@@ -239,7 +240,7 @@ def _differ(dumped: pl.DataFrame, others: pl.DataFrame, step: Step, sink: Sink) 
 
 def _check_count(model: V1, step: Step, sink: Sink) -> None:
     """Compare the rows of a dump with the tokens that the metrics count: a line may be lost without a trace."""
-    most = _most_rows(step)
+    most = most_rows(step.record)
     if most is None or model.launches[step.attempt].said("upsampled") or round(most) <= step.count_lo:
         return
     step.count_hi, step.named = round(most), False
@@ -249,15 +250,6 @@ def _check_count(model: V1, step: Step, sink: Sink) -> None:
         f"The rollout dump of step {step.number} holds {step.count_lo} rows, its metrics tokens of {step.count_hi}.",
         source=step.source,
     )
-
-
-def _most_rows(step: Step) -> float | None:
-    """All tokens over the mean tokens of a row: the number of rows, if none is padding."""
-    record = step.record
-    if record is None or None in (record["tokens"], record["response_mean"], record["prompt_mean"]):
-        return None
-    mean = record["response_mean"] + record["prompt_mean"]
-    return record["tokens"] / mean if mean > 0 else None
 
 
 def _mixed(model: V1, step: Step) -> bool:
@@ -283,7 +275,8 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
     prompts = model.keys.filter((pl.col("origin") == "checkpoint") & (pl.col("kind") == "prompt")).select("step", "uid")
     orphans = rows.filter(pl.col("origin") == "checkpoint").join(prompts, on=["step", "uid"], how="anti")
     first = orphans.sort("step").unique("key", keep="first", maintain_order=True)
-    trained = model.rollouts.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls()
+    dumped = model.rollouts.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls()
+    trained = dumped.group_by("key").agg(pl.col("dumped").min())
     first = first.join(trained, on="key", how="left").filter(
         pl.col("dumped").is_null() | (pl.col("dumped") >= pl.col("step"))
     )
@@ -304,7 +297,7 @@ def _count_from_metrics(model: V1, step: Step, seen: int) -> None:
     )
     short = record is not None and record["stale_old"] is not None  # the old sampler did not refill what it dropped
     step.count_lo = max(seen, 0 if short or model.rule != "v1" else batch or 0)
-    most = _most_rows(step)
+    most = most_rows(step.record)
     if record is None or most is None:
         return
     launch = model.launches[step.attempt]
