@@ -6,6 +6,7 @@ A generated part stands between `<!-- generated: WHAT -->` and `<!-- end -->`, w
     help [COMMAND]   `staleness-audit COMMAND --help`
     file PATH        the contents of a file of the repository
     tables | products | kinds | reported | frameworks | modes | losses      from the code and the parsers' cards
+    samples          the recorded cases and what is true of them
 
 Commands run in a scratch folder that holds a copy of `sample_traces`, so that nothing is left in the repository.
 """
@@ -13,6 +14,7 @@ Commands run in a scratch folder that holds a copy of `sample_traces`, so that n
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -39,7 +41,8 @@ BLOCK = re.compile(r"(<!-- generated: (?P<what>[^\n]*?) -->\n)(?P<body>.*?)(<!--
 
 def documents() -> list[Path]:
     """All Markdown files whose parts are generated and whose examples are run."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "sample_traces" / "README.md"]
+    return [*pages, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 # ------------------------------------------------------------------------------------------------- running commands
@@ -218,6 +221,18 @@ def _losses(_: str) -> str:
     )
 
 
+def _samples(_: str) -> str:
+    figures = ("steps", "trained_trajectories", "trained_tokens", "max_staleness", "violating_trajectories")
+    rows: list[tuple[object, ...]] = []
+    for path in sorted((ROOT / "sample_traces").glob("*/*/expected.json")):
+        case = json.loads(path.read_text(encoding="utf-8"))
+        name = f"`{path.parent.relative_to(ROOT / 'sample_traces')}`"
+        truths = (case["truth"].get(figure, "") for figure in (*figures, "violating_tokens"))
+        rows.append((name, " ".join(case["argv"]), " or ".join(case["verdict"]), *truths))
+    head = ("case", "arguments", "verdict", "steps", "trained", "tokens", "largest staleness")
+    return _table((*head, "violating trajectories", "violating tokens"), rows)
+
+
 GENERATORS: dict[str, Callable[[str], str]] = {
     "output": _output,
     "help": _help,
@@ -229,6 +244,7 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "frameworks": _frameworks,
     "modes": _modes,
     "losses": _losses,
+    "samples": _samples,
 }
 
 

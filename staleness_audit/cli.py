@@ -14,7 +14,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
@@ -199,9 +199,11 @@ def audit(
                 continue
             results.append(result)
             codes.append(result.exit_code)
-        with suppress(BrokenPipeError):  # whoever stopped reading still gets the exit code
+        try:
             _print_audits(results, len(runs), format_, output, verbose)
             sys.stdout.flush()
+        except BrokenPipeError:  # whoever stopped reading still gets the exit code
+            _drop_output()
     raise typer.Exit(next(code for code in EXIT_ORDER if code in codes))
 
 
@@ -482,16 +484,23 @@ def _option_parameters(command: str) -> dict[str, str]:
 def _errors() -> Iterator[None]:
     try:
         yield
+        sys.stdout.flush()
     except AuditError as error:
         _fail(error)
     except BrokenPipeError:
-        # Nobody reads on; Python would complain again when it closes standard output.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123
+        _drop_output()
         raise typer.Exit(0) from None
     except KeyboardInterrupt:
         # Click would exit with 1, which here means *violated*.
         _complain("interrupted, so there is no verdict.")
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _drop_output() -> None:
+    """Nobody reads on: what is still buffered must not make Python exit with a code of its own when it closes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _complain(error: AuditError | str) -> None:

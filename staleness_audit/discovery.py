@@ -158,14 +158,14 @@ class _ZstdFile(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
+    def readinto(self, buffer: Any) -> int:
         count: int = self._stream.readinto(buffer)
         if not count and len(buffer) and not _is_whole_zstd(self._raw):
             raise EOFError("the file ended before the end of a Zstandard frame")
         return count
 
     def close(self) -> None:
-        self._stream.close()
+        self._stream.close()  # type: ignore[no-untyped-call]
         super().close()
 
 

@@ -37,7 +37,7 @@ from staleness_audit.engine import MEMORY_LIMIT, connect, create_view
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
-from staleness_audit.tables import SCHEMAS
+from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 1
 PROCESSES_FROM_BYTES = 256 << 20
@@ -165,7 +165,7 @@ def ingest(
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
+        with locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
     except PermissionError as error:
         raise UnreadableInput(
@@ -174,7 +174,7 @@ def ingest(
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Let one ingestion at a time work on a folder; the kernel drops the lock when its process ends."""
     with (folder / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -377,7 +377,8 @@ def _assemble(
                 _link(part, folder / name)
     tables["sources"] = [f"sources/{key}.parquet"]
     (folder / "sources").mkdir(exist_ok=True)
-    pq.write_table(_sources(run, parser, inputs), folder / tables["sources"][0])
+    rows = _rows_per_source(folder, tables)
+    pq.write_table(_sources(run, parser, inputs, rows), folder / tables["sources"][0])
     manifest = {
         "layout": LAYOUT_VERSION,
         "tool_version": __version__,
@@ -428,8 +429,20 @@ def _clean(folder: Path, keys: set[str], tables: Mapping[str, list[str]]) -> Non
             shutil.rmtree(unit, ignore_errors=True)
 
 
-def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any]) -> pa.Table:
-    rows = [
+def _rows_per_source(folder: Path, tables: Mapping[str, list[str]]) -> dict[str, int]:
+    """Count the event-table rows that stand on each file."""
+    written = [table for table in PARSER_TABLES if table in tables]
+    if not written:
+        return {}
+    with connect(folder) as connection:
+        for table in written:
+            create_view(connection, table, [folder / part for part in tables[table]])
+        union = " UNION ALL ".join(f"SELECT source::VARCHAR AS source FROM {table}" for table in written)
+        return dict(connection.execute(f"SELECT source, count(*) FROM ({union}) GROUP BY source").fetchall())
+
+
+def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any], rows: Mapping[str, int]) -> pa.Table:
+    listed = [
         {
             "source": source,
             "path": source,
@@ -437,11 +450,11 @@ def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any]) -> pa.Tab
             "bytes": run.file(source).bytes,
             "digest": "sha256:" + entry["pieces"][-1]["digest"],
             "parser": parser.name,
-            "rows": None,
+            "rows": rows.get(source, 0),
         }
         for source, entry in inputs.items()
     ]
-    return pa.Table.from_pylist(rows, schema=SCHEMAS["sources"])
+    return pa.Table.from_pylist(listed, schema=SCHEMAS["sources"])
 
 
 def _plain(value: Any) -> Any:

@@ -193,6 +193,12 @@ class TestDrops:
         data = audited(closed(tell("admitted", "a"), tell("dropped", "a"), step(1, 0), step(2, 1)), bound=1).data
         assert [row["dropped"] for row in data["per_step"]] == [{"lo": 0, "hi": 1}] * 2
 
+    def test_but_only_to_one_of_the_attempt_that_dropped(self, audited: Audit) -> None:
+        first = closed(tell("admitted", "a"), step(1, 0), attempt=0)
+        last = closed(tell("dropped", "a"), step(2, 1), attempt=1, resumed_after=1)
+        rows = audited(first, last, bound=1).data["per_step"]
+        assert [row["dropped"] for row in rows] == [exact(0), {"lo": 0, "hi": 1}]
+
     def test_a_drop_for_no_stated_reason_may_have_been_needless(self, audited: Audit) -> None:
         lines = [tell("admitted", "a"), span("a", 3, 0), tell("dropped", "a", step=1), step(1, 0)]
         data = audited(closed(*lines), bound=1).data

@@ -33,8 +33,12 @@ class Classes:
 
 def sum_open(values: Iterable[float | None]) -> float | None:
     """Sum of upper ends; None (open) if one of them is open."""
-    listed = list(values)
-    return None if any(value is None for value in listed) else sum(listed)
+    total: float = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def exceeds(row: Mapping[str, Any], bound: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from staleness_audit.check.classes import Classes, Rows, exceeds, sum_open
-from staleness_audit.check.intervals import NOTHING, UNKNOWN, Class, Interval, mean
+from staleness_audit.check.intervals import NOTHING, UNKNOWN, Class, Interval, mean, total
 from staleness_audit.check.openings import Openings
 from staleness_audit.check.reported import CANONICAL, compare
 from staleness_audit.check.staleness import token_class
@@ -22,7 +22,6 @@ def per_step_rows(
     tokens_of = _grouped(classes.tokens)
     uses_of = _grouped(classes.uses)
     dropped = _dropped_per_step(rebuilt, openings)
-    unplaced = dropped.pop(None, NOTHING)
     result = {}
     for step in classes.steps:
         key = (step["attempt"], step["step"])
@@ -71,15 +70,34 @@ def per_step_rows(
                 "max": largest.open_above(openings.training),
                 "mean": Interval(0, None) if openings.training else mean(token_classes),
                 "violations": violations.open_above(openings.training) if violations is not None else None,
-                "dropped": (dropped.get(key, NOTHING) + unplaced).open_above(
-                    openings.any or "dropped" in openings.unseen
-                ),
+                "dropped": total(
+                    dropped.get(place, NOTHING) for place in (key, (step["attempt"], None), (None, None))
+                ).open_above(openings.any or "dropped" in openings.unseen),
                 "waited_s": None if step["waited_us"] is None else step["waited_us"] / 1e6,
                 "duration_s": (ended - started).total_seconds() if started and ended else None,
                 "started": started.isoformat() if started else None,
             },
         }
+    _spread(classes.steps, result)
     return result
+
+
+def _spread(steps: Rows, entries: dict[tuple[int, int], dict[str, Any]]) -> None:
+    """Show what is only known of several steps together as possible in each of them; totals are not touched.
+
+    An average over nothing is nothing, so with its lower end at 0 it stays within the largest value.
+    """
+    for step in steps:
+        key = (step["attempt"], step["step"])
+        if step["first_step"] is None or step["first_step"] >= step["step"] or key not in entries:
+            continue
+        whole = dict(entries[key]["shown"])
+        for number in range(step["first_step"], step["step"] + 1):
+            if entry := entries.get((step["attempt"], number)):
+                shown = entry["shown"]
+                for name in ("trajectories", "tokens", "violations", "max", "mean"):
+                    if whole[name] is not None:
+                        shown[name] = Interval(0, whole["max" if name == "mean" else name].hi)
 
 
 def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
@@ -134,27 +152,24 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     return Interval(least, None if most is None else max(most, least))
 
 
-def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int] | None, Interval]:
-    """Trajectories dropped while each step was being collected; under None those that any step may have seen."""
-    step, certain = ["fate_attempt", "fate_step"], pl.col("fates").str.starts_with("dropped:")
+def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int | None, int | None], Interval]:
+    """Trajectories dropped while each (attempt, step) was being collected; None stands for any attempt or step."""
+    certain = ~pl.col("fates").str.contains("\x1f", literal=True)
     rows = (
         pl.scan_parquet(rebuilt.part("trajectory_lives"))
         .filter(pl.col("fates").str.contains("dropped:", literal=True))
-        .group_by(step)
+        .group_by(pl.when(certain | pl.col("fate_step").is_not_null()).then("fate_attempt"), "fate_step")
         .agg(
-            pl.col("multiplicity_lo").filter(certain & ~pl.col("fates").str.contains("\x1f", literal=True)).sum(),
+            pl.col("multiplicity_lo").filter(certain).sum(),
             pl.col("multiplicity_hi").sum(),
             pl.col("multiplicity_hi").is_null().any().alias("open"),
         )
         .collect()
     )
-    counts: dict[tuple[int, int] | None, Interval] = {}
+    counts: dict[tuple[int | None, int | None], Interval] = {}
     for attempt, number, low, high, endless in rows.iter_rows():
-        most = None if endless else high
-        if number is None:
-            counts[None] = counts.get(None, NOTHING) + Interval(0, most)
-        else:
-            counts[attempt, number] = Interval(0 if openings.undone else low, most)
+        least = 0 if openings.undone or number is None else low
+        counts[attempt, number] = Interval(least, None if endless else high)
     possible = (
         rebuilt.dataset.scan("events")
         .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") == "inferred"))

@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 
 from staleness_audit.engine import create_view, literal
-from staleness_audit.ingest import Dataset
+from staleness_audit.ingest import Dataset, locked
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
 
@@ -142,13 +142,22 @@ def rebuild(
     code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
     folder = dataset.folder / ".rebuilt" / f"{dataset.key}-{code}"
     rebuilt = Rebuilt(dataset, folder)
-    if folder.exists():
-        return rebuilt
+    if not folder.exists():
+        with locked(dataset.folder):
+            if not folder.exists():  # another process may have made it meanwhile
+                _run(dataset, folder, (first, last), progress)
+    return rebuilt
+
+
+def _run(
+    dataset: Dataset, folder: Path, steps: tuple[int, int], progress: Callable[[int, int, str], None] | None
+) -> None:
+    """Run all modules into ``folder``, which appears only when it is whole; drop what older tables left."""
     aside = folder.with_name(f".{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     with dataset.connect() as connection:
-        _prepare(connection, dataset, first, last)
+        _prepare(connection, dataset, *steps)
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
@@ -164,7 +173,6 @@ def rebuild(
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
-    return rebuilt
 
 
 @contextmanager

@@ -69,21 +69,24 @@ class Life:
 
 @dataclass(frozen=True)
 class Step:
-    """A training step. ``logged`` False: no line tells of it (a crash came first), so nothing confirms it."""
+    """A training step. ``stated``: its line counts the trajectories and tokens that it trained."""
 
     attempt: int
     step: int
     version: int
     completed: bool = True
-    logged: bool = True
     started: float = 0.0
     ended: float = 0.0
     waited: float | None = None
+    stated: bool = False
 
 
 @dataclass(frozen=True)
 class Run:
-    """Everything. ``attempts``: number -> step after which it resumed (None = afresh). ``timed``: lines carry times."""
+    """Everything. ``attempts``: number -> step after which it resumed (None = afresh). ``timed``: lines carry times.
+
+    ``implied``: the header says nothing of resumption where the first step of an attempt tells it as well.
+    """
 
     lives: tuple[Life, ...]
     steps: tuple[Step, ...]
@@ -91,6 +94,7 @@ class Run:
     bound: int | None = None
     timed: bool = True
     clock: str = "epoch"
+    implied: bool = False
 
     def superseded(self, attempt: int, step: int) -> bool:
         """Whether a later attempt resumed before this step."""

@@ -20,8 +20,6 @@ def lines_of(run: Run) -> list[tuple[int, float, str, Line]]:
     for life in run.lives:
         found += [(attempt, ts, life.trajectory_id, line) for attempt, ts, line in _life_lines(run, life)]
     for step in run.steps:
-        if not step.logged:
-            continue
         line: Line = {"kind": "step", "step": step.step, "version": step.version}
         if run.timed:
             line |= {"started": step.started, "ended": step.ended}
@@ -29,6 +27,15 @@ def lines_of(run: Run) -> list[tuple[int, float, str, Line]]:
             line["waited_us"] = int(step.waited * 1e6)
         if not step.completed:
             line["completed"] = False
+        if step.stated:
+            uses = [
+                (life, use)
+                for life in run.lives
+                for use in life.uses
+                if (use.attempt, use.step) == (step.attempt, step.step)
+            ]
+            line["trajectories"] = len(uses)
+            line["loss_tokens"] = sum(sum(life.loss if use.loss is None else use.loss) for life, use in uses)
         found.append((step.attempt, step.ended, "", line))
     return sorted(found, key=lambda entry: (entry[0], entry[1]))
 
@@ -103,8 +110,10 @@ def header(run: Run, attempt: int, writer: int) -> Line:
     line |= {"writer": f"a{attempt}w{writer}", "attempt": attempt}
     if run.bound is not None:
         line["bound"] = run.bound
-    if run.attempts[attempt] is not None:
-        line["resumed_after"] = run.attempts[attempt]
+    resumed = run.attempts[attempt]
+    first = min((step.step for step in run.steps if step.attempt == attempt), default=None)
+    if resumed is not None and not (run.implied and first == resumed + 1):
+        line["resumed_after"] = resumed
     return line
 
 

@@ -36,7 +36,14 @@ def attempts(draw: Any) -> tuple[dict[int, int | None], list[Step]]:
             waited = draw(st.sampled_from((None, 0.5, 1.0)))
             steps.append(
                 Step(
-                    attempt, first + number, version, completed=not crashed, started=started, ended=clock, waited=waited
+                    attempt,
+                    first + number,
+                    version,
+                    completed=not crashed,
+                    started=started,
+                    ended=clock,
+                    waited=waited,
+                    stated=draw(st.booleans()),
                 )
             )
             version += draw(st.sampled_from((0, 1, 1, 1, 2)))

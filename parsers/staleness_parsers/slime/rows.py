@@ -404,6 +404,7 @@ def _use_rows(parts: pl.DataFrame, *, per_span: bool) -> pl.DataFrame:
         "span_index",
         lo.alias("loss_tokens_lo"),
         hi.alias("loss_tokens_hi"),
+        (~uncertain).alias("member"),
         evidence.alias("evidence"),
         pl.when(counted).then(pl.col("train_source")).otherwise(pl.col("source")).alias("source"),
         pl.when(counted).then(pl.col("train_locator")).otherwise(pl.format("samples[{}]", "position")).alias("locator"),

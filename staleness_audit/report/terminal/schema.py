@@ -63,6 +63,7 @@ COLUMNS: Mapping[str, str] = {
     "reason": "why it was dropped, cancelled or lost",
     "waited_us": "how long the trainer waited for data before it, in microseconds",
     "updates": "optimizer steps inside it",
+    "member": "false = it may have been in the batch, or not: counts only in upper ends",
     "completed": "null = not confirmed",
     "superseded": "a later attempt resumed before it (null = see step_lives)",
     "quantity": "of what",
