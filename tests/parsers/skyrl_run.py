@@ -22,6 +22,7 @@ import yaml
 from staleness_audit.api import audit
 
 NOON = datetime(2026, 8, 21, 12, 0, 0)
+CONVERT = "fully_async_trainer:convert_generation_group_mini_batch_to_training_input"
 
 
 def config(bound: int = 1, groups: int = 4, samples: int = 2, **more: Any) -> dict[str, Any]:
@@ -141,11 +142,9 @@ class Console:
         for age in ages if warn is None else warn:
             if age > self.bound:
                 text = f"Staleness control violated despite using AsyncStalenessManager: cur_staleness={age}, "
-                self.say(text + f"max_staleness_steps={self.bound}.\nIf this happens too often, consider.",
-                         "fully_async_trainer:convert_generation_group_mini_batch_to_training_input", "WARNING")  # fmt: skip
-        self.say(
-            f"Example generated: {example}", "fully_async_trainer:convert_generation_group_mini_batch_to_training_input"
-        )
+                text += f"max_staleness_steps={self.bound}.\nIf this happens too often, consider."
+                self.say(text, CONVERT, "WARNING")
+        self.say(f"Example generated: {example}", CONVERT)
         self.say(
             f"batch_num_seq: {len(ages) * self.samples}, batch_padded_seq_len: 30", "trainer:convert_to_training_input"
         )

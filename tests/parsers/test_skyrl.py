@@ -299,7 +299,7 @@ class TestDrops:
     def test_a_checkpoint_of_an_exhausted_epoch_has_the_number_of_a_later_step(
         self, tmp_path: Path, logged: bool
     ) -> None:
-        # Pitfall 1: epoch 0 is exhausted after step 1; checkpoint 2 is written, step 2 is trained, and all of it is lost.
+        # Pitfall 1: epoch 0 is exhausted after step 1 and saved as 2; then step 2 is trained, and lost.
         none = {"async/num_groups_dropped": 0}
         log = (
             Console()
