@@ -165,7 +165,7 @@ class _ZstdFile(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._stream.close()  # type: ignore[no-untyped-call]
+        self._stream.close()
         super().close()
 
 
