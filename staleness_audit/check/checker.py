@@ -44,8 +44,9 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = per_step_rows(classes, limit, rebuilt, openings)
-    trajectories, tokens = trajectory_fates(classes, openings), token_fates(classes, openings, per_step)
+    trajectories, tokens = trajectory_fates(classes, openings, per_step, replay=facts["replay"]), token_fates(classes, openings, per_step)
     check_conservation(tokens, openings, diagnostics)
+    stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
     exit_code = gate.exit_code(verdict, violations[gate.count] if limit is not None else None)
@@ -60,10 +61,10 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "run": _run(rebuilt, classes, openings),
         "bound": bound_block,
         "verdict": verdict,
-        "gate": {"count": gate.count, "max_violations": gate.max_violations, "exit": exit_code},
+        "gate": {"count": gate.count, "max_violations": gate.max_violations, "exit": exit_code, "exit_zero": gate.exit_zero},
         "guarantee": _guarantee(facts, limit),
         "coverage": coverage(classes),
-        "staleness": staleness(classes, openings, facts),
+        "staleness": stale,
         "violations": {
             **{unit: json_or_null(violations[unit], limit) for unit in ("tokens", "trajectories", "groups")},
             "steps": violating_steps(per_step) if limit is not None else None,

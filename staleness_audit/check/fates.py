@@ -45,16 +45,27 @@ def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
     return pending.open_above(openings.any or "pending" in openings.unseen)
 
 
-def trajectory_fates(classes: Classes, openings: Openings) -> dict[str, Any]:
+def trajectory_fates(
+    classes: Classes, openings: Openings, per_step: Mapping[Any, Any], *, replay: bool
+) -> dict[str, Any]:
     """Return the ``trajectories`` block: distinct trajectories by what became of them, as intervals."""
     by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
     least = (
         by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
     )
+    trained = by_fate.get("trained:", NOTHING)
+    # The members of one step are distinct, whoever they are; without replay those of all steps are.
+    counts = [row["members"] for row in per_step.values()]
+    fullest = max((count.lo for count in counts), default=0) if replay else total(counts).lo
+    most = total(counts).hi
+    if most is not None and (trained.hi is None or most < trained.hi):
+        trained = Interval(trained.lo, max(most, trained.lo or 0))
+    trained = Interval(max(trained.lo or 0, fullest or 0), trained.hi)
+    least = max(least or 0, fullest or 0)
     everything = Interval(least, sum_open(row["trajectories_hi"] for row in classes.fates))
     return {
         "seen": everything.open_above(openings.any or bool(openings.unseen)),
-        "trained": by_fate.get("trained:", NOTHING).open_above(openings.training),
+        "trained": trained.open_above(openings.training),
         "dropped": _reasons(by_fate, "dropped", openings),
         "cancelled": _reasons(by_fate, "cancelled", openings),
         "lost": _reasons(by_fate, "lost", openings),

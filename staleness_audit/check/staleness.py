@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from staleness_audit.check.classes import Classes
+from staleness_audit.check.classes import Classes, Rows
 from staleness_audit.check.intervals import Class, Interval, histogram, mean, quantile
 from staleness_audit.check.openings import Openings
 
@@ -22,7 +22,9 @@ def _member_class(row: Mapping[str, Any], lost: bool) -> Class:
     return Class(low or 0, high, row["members_lo"] if row["sure"] else 0, row["members_hi"])
 
 
-def staleness(classes: Classes, openings: Openings, facts: Mapping[str, Any]) -> dict[str, Any]:
+def staleness(
+    classes: Classes, openings: Openings, facts: Mapping[str, Any], trained: Interval
+) -> dict[str, Any]:
     """Return the ``staleness`` block: extremes, means and quantiles as intervals, and both histograms."""
     tokens = [token_class(row) for row in classes.tokens]
     members = [_member_class(row, openings.training) for row in classes.trajectories]
@@ -53,9 +55,18 @@ def staleness(classes: Classes, openings: Openings, facts: Mapping[str, Any]) ->
         "in_flight_mean": average(mean(flights), None),
         "in_queue_mean": average(mean(queues)),
         "optimizer_steps": _optimizer_steps(classes, openings),
-        "token_histogram": histogram(tokens, "tokens", openings.training, known),
+        "token_histogram": _capped(histogram(tokens, "tokens", openings.training, known), trained),
         "trajectory_histogram": histogram(members, "trajectories", openings.training, known),
     }
+
+
+def _capped(rows: Rows, trained: Interval) -> Rows:
+    """No class holds more tokens than were trained, whatever each of its rows could hold by itself."""
+    for row in rows:
+        high = row["tokens"]["hi"]
+        if trained.hi is not None and (high is None or high > trained.hi):
+            row["tokens"]["hi"] = trained.hi
+    return rows
 
 
 def _largest(classes: Classes, openings: Openings) -> Interval:

@@ -29,9 +29,7 @@ def per_step_rows(
             continue
         tokens, uses = tokens_of.get(key, []), uses_of.get(key, [])
         sure = step["certain"]
-        trajectories = Interval(
-            sum(row["uses_lo"] for row in uses if row["certain"]), sum_open(row["uses_hi"] for row in uses)
-        )
+        trajectories = _step_members(step, uses)
         loss = _step_tokens(step, uses)
         token_classes = [token_class(row) for row in tokens]
         with_tokens = [row for row in uses if row["possible"]]
@@ -57,6 +55,7 @@ def per_step_rows(
             )
         started, ended = step["started"], step["ended"]
         result[key] = {
+            "members": trajectories,
             "loss": loss,
             "violating": violating,
             "members_mean": mean(members),
@@ -78,7 +77,26 @@ def per_step_rows(
                 "started": started.isoformat() if started else None,
             },
         }
+    _spread(classes.steps, result)
     return result
+
+
+def _spread(steps: Rows, entries: dict[tuple[int, int], dict[str, Any]]) -> None:
+    """Show what is only known of several steps together as possible in each of them; totals are not touched.
+
+    An average over nothing is nothing, so with its lower end at 0 it stays within the largest value.
+    """
+    for step in steps:
+        key = (step["attempt"], step["step"])
+        if step["first_step"] is None or step["first_step"] >= step["step"] or key not in entries:
+            continue
+        whole = dict(entries[key]["shown"])
+        for number in range(step["first_step"], step["step"] + 1):
+            if entry := entries.get((step["attempt"], number)):
+                shown = entry["shown"]
+                for name in ("trajectories", "tokens", "violations", "max", "mean"):
+                    if whole[name] is not None:
+                        shown[name] = Interval(0, whole["max" if name == "mean" else name].hi)
 
 
 def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
@@ -86,6 +104,16 @@ def _grouped(rows: Rows) -> dict[tuple[int, int], Rows]:
     for row in rows:
         grouped.setdefault((row["attempt"], row["step"]), []).append(row)
     return grouped
+
+
+def _step_members(step: Mapping[str, Any], uses: Rows) -> Interval:
+    """Trajectories of a step: what its uses add up to, narrowed by what the log states of the step."""
+    least = sum(row["uses_lo"] for row in uses if row["certain"])
+    if step["certain"]:
+        least = max(least, step["stated_lo"] or 0)
+    ends = [end for end in (sum_open(row["uses_hi"] for row in uses), step["stated_hi"]) if end is not None]
+    most = min(ends, default=None)
+    return Interval(least, most if most is None or most >= least else least)
 
 
 def _step_tokens(step: Mapping[str, Any], uses: Rows) -> Interval:

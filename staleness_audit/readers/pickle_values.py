@@ -80,7 +80,8 @@ def read_pickle(
     on_call: Callable[[Any, Any], object] = refuse_call,
     on_persistent: Callable[[Any], object] = refuse_persistent,
     start: int = 0,
-    on_build: Callable[[Any, Any], object] = drop_state,
+    *,
+    on_build: Callable[[Any, Any], None] = drop_state,
 ) -> Unpickled:
     """Read one pickle (protocols 2 to 5) that begins at ``start``.
 
@@ -88,7 +89,7 @@ def read_pickle(
         BadPickle: cut or malformed data, or an opcode that is not for data; also whatever the callbacks raise.
 
     """
-    machine = _Machine(data, start, on_name, on_call, on_persistent, on_build)
+    machine = _Machine(data, start, (on_name, on_call, on_persistent, on_build))
     try:
         return machine.run()
     except (IndexError, KeyError, struct.error) as error:
@@ -104,17 +105,19 @@ class _Machine:
         self,
         data: bytes,
         start: int,
-        on_name: Callable[[str, str], object],
-        on_call: Callable[[Any, Any], object],
-        on_persistent: Callable[[Any], object],
-        on_build: Callable[[Any, Any], None],
+        answers: tuple[
+            Callable[[str, str], object],
+            Callable[[Any, Any], object],
+            Callable[[Any], object],
+            Callable[[Any, Any], None],
+        ],
     ) -> None:
         self.data = data
         self.at = start
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.on_name, self.on_call, self.on_persistent, self.on_build = on_name, on_call, on_persistent, on_build
+        self.on_name, self.on_call, self.on_persistent, self.on_build = answers
 
     def run(self) -> Unpickled:
         data, stack, operations = self.data, self.stack, _OPERATIONS

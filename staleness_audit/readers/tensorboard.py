@@ -1,4 +1,4 @@
-"""Scalars of TensorBoard event files.
+"""Scalars and texts of TensorBoard event files.
 
 The records' framing (length, checksum, message, checksum) is read here, so that compressed files and cut ends need no
 special case; the messages are decoded by the ``tensorboard`` package, an optional extra that is imported only when
@@ -34,6 +34,15 @@ class Scalar:
     record: int
 
 
+@dataclass(frozen=True)
+class Text:
+    """One text summary, for instance a configuration a trainer noted down."""
+
+    tag: str
+    text: str
+    record: int
+
+
 class DamagedEvents(Exception):
     """The file is unreadable from ``record`` on. ``cut``: it merely ends inside a record, which then did not happen."""
 
@@ -44,7 +53,14 @@ class DamagedEvents(Exception):
 
 
 def read_scalars(run: RunFiles, source: str) -> Iterator[Scalar]:
-    """Yield the scalars of an event file in the order of writing.
+    """Yield the scalars of an event file in the order of writing; raises as ``read_values`` does."""
+    for value in read_values(run, source):
+        if isinstance(value, Scalar):
+            yield value
+
+
+def read_values(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
+    """Yield the scalars and texts of an event file in the order of writing.
 
     Raises:
         OptionalReaderMissing: the ``tensorboard`` extra is not installed.
@@ -64,6 +80,9 @@ def read_scalars(run: RunFiles, source: str) -> Iterator[Scalar]:
                 number = _number(value)
                 if number is not None:
                     yield Scalar(value.tag, event.step, number, event.wall_time, record)
+                elif value.WhichOneof("value") == "tensor" and value.tensor.string_val:
+                    text = value.tensor.string_val[0].decode("utf-8", errors="replace")
+                    yield Text(value.tag, text, record)
 
 
 def _decoder() -> Callable[[bytes], Any]:

@@ -82,12 +82,12 @@ class _Dtype:
 
 @dataclass(frozen=True)
 class _Storage:
-    """A block of numbers; ``data`` holds those of a tensor that plain pickle wrote into itself, archive and all."""
+    """A block of numbers; ``archive`` is the stream of torch that plain pickle wrote into itself for a tensor."""
 
     key: str
     dtype: str
     numel: int
-    data: bytes | None = field(default=None, repr=False)
+    archive: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(eq=False)
@@ -103,7 +103,8 @@ class Stub:
 class Tensor:
     """A tensor's place in its file; numbers are read on demand while the file is open.
 
-    ``offset`` and ``stride`` count elements, as torch does.
+    ``offset`` and ``stride`` count elements, as torch does. ``dtype`` is empty for a tensor inside a plain pickle,
+    where only reading its numbers tells.
     """
 
     dtype: str
@@ -128,22 +129,29 @@ class Tensor:
             BadTorchFile: the storage is missing, cut, too large, or too small for the shape.
 
         """
-        if self.dtype not in _CODES:
-            raise BadTorchFile(f"a tensor of dtype {self.dtype} cannot be read")
+        dtype, stored = self.dtype, b""
+        if self._storage.archive is not None:
+            dtype, stored = _embedded(self._storage.archive)
+        if dtype not in _CODES:
+            raise BadTorchFile(f"a tensor of dtype {dtype} cannot be read")
         code: Any
-        code, size = _CODES[self.dtype]
+        code, size = _CODES[dtype]
         if self.numel * size > MAX_TENSOR_BYTES:
             raise BadTorchFile(f"a tensor is larger than {MAX_TENSOR_BYTES >> 20} MiB")
         if not self.numel:
             return []
-        data = self._read(self._storage)
+        data = stored or self._read(self._storage)
         count = len(data) // size
         last = self.offset + sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         if last >= count or self.offset < 0 or min(self.stride, default=0) < 0:
             raise BadTorchFile("a tensor reaches beyond its storage")
         values: Any = memoryview(data)[: count * size].cast(code) if code != "e" else _halves(data, count)
         picked = _pick(values, self.shape, self.stride, self.offset)
-        return _bfloats(picked) if self.dtype == "bfloat16" else picked
+        return _bfloats(picked) if dtype == "bfloat16" else picked
+
+    def raw(self) -> bytes:
+        """Bytes of the whole storage behind it, for data that only uses a tensor as a container."""
+        return _embedded(self._storage.archive)[1] if self._storage.archive is not None else self._read(self._storage)
 
     def tolist(self) -> Any:
         """Elements nested by shape, like torch's ``tolist``."""
@@ -303,6 +311,14 @@ def _load_sequence(stream: IO[bytes], stubs: bool) -> tuple[object, Callable[[_S
     return value.value, storage
 
 
+def _embedded(archive: bytes) -> tuple[str, bytes]:
+    """Return the dtype and the bytes of a storage that ``torch.save`` wrote by itself."""
+    value, find = _load_sequence(io.BytesIO(archive), stubs=False)
+    if not isinstance(value, _Storage):
+        raise BadTorchFile("it holds a tensor's numbers in a way torch does not")
+    return value.dtype, find(value)
+
+
 class _Tensors:
     """What a torch pickle may name and call; nothing here does more than build a ``Tensor`` or a ``Stub``."""
 
@@ -313,7 +329,7 @@ class _Tensors:
 
     def read_pickle(self, data: bytes, start: int = 0) -> Unpickled:
         """Read one pickle, answering its questions."""
-        return read_pickle(data, self.name, self.call, self.persistent, start, self.build)
+        return read_pickle(data, self.name, self.call, self.persistent, start, on_build=self.build)
 
     def name(self, module: str, name: str) -> object:
         """Answer an import: a dtype, a constructor's name, or an opaque note; refuse everything else."""
@@ -349,10 +365,7 @@ class _Tensors:
     def _stub(self, name: str, arguments: tuple[Any, ...]) -> object:
         """Answer a call in the mode that keeps unknown objects as data."""
         if name == "torch.storage._load_from_bytes" and len(arguments) == 1 and isinstance(arguments[0], bytes):
-            value, find = _load_sequence(io.BytesIO(arguments[0]), stubs=False)
-            if not isinstance(value, _Storage):
-                raise BadTorchFile("it holds a tensor's numbers in a way torch does not")
-            return _Storage(value.key, value.dtype, value.numel, find(value))
+            return _Storage("", "", 0, arguments[0])  # read when its numbers are asked for
         if name == "torch._tensor._rebuild_from_type_v2" and len(arguments) > 2:
             return self.call(arguments[0], arguments[2])
         if name == "collections.defaultdict":
@@ -375,8 +388,7 @@ class _Tensors:
         dtype = storage.dtype
         if kind.endswith("_v3") and len(arguments) > 6 and isinstance(arguments[6], _Dtype):
             dtype = arguments[6].name
-        data = storage.data
-        return Tensor(dtype, shape, stride, offset, storage, self._read if data is None else lambda _: data)
+        return Tensor(dtype, shape, stride, offset, storage, self._read)
 
     def persistent(self, reference: object) -> object:
         """Answer a persistent id: ``("storage", type, key, location, numel[, view])``."""

@@ -12,6 +12,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from pprint import pformat
 from typing import Any
@@ -61,7 +62,9 @@ def _set(table: dict[str, Any], key: str, value: Any) -> bool:
     return any(_set(item, key, value) for item in table.values() if isinstance(item, dict))
 
 
-def metrics(step: int, ages: Sequence[int], bound: int, samples: int = 2, epoch: int = 0, **more: Any) -> dict[str, Any]:
+def metrics(
+    step: int, ages: Sequence[int], bound: int, samples: int = 2, epoch: int = 0, **more: Any
+) -> dict[str, Any]:
     """What a tracker is told of a step whose groups have these reported ages; every trajectory has 10 loss tokens."""
     found = {
         "async/gen_buffer_qsize_at_wait_start": 0,
@@ -122,15 +125,17 @@ class Console:
             self.say("No checkpoint found, starting training from scratch", "trainer:load_checkpoints")
         else:
             self.say(f"Resuming from global_step: {resume}", "trainer:load_checkpoints")
-            self.say(f"Loaded fully-async state with 8 consumed UIDs (1 filtered), epoch=0", "fully_async_trainer:x")
+            self.say("Loaded fully-async state with 8 consumed UIDs (1 filtered), epoch=0", "fully_async_trainer:x")
             self.say(f"Resumed training from global_step {resume}", "fully_async_trainer:train")
         return self
 
-    def batch(self, ages: Sequence[int], example: str = "once upon\n#### 42", warn: Sequence[int] | None = None) -> None:
+    def batch(
+        self, ages: Sequence[int], example: str = "once upon\n#### 42", warn: Sequence[int] | None = None
+    ) -> None:
         """The lines of a step up to its training."""
         self.start("step")
         self.start("wait_for_generation_buffer")
-        self.lines.append(self.prefix + "Generation Buffer Progress: 100%|####| 4/4 [00:00<00:00, 28.72it/s, buffer qsize=0]")
+        self.lines.append(self.prefix + "Generation Buffer Progress: 100%|##| 4/4 [00:00<00:00, 28.72it/s]")
         self.end("wait_for_generation_buffer")
         self.start("convert_to_training_input")
         for age in ages if warn is None else warn:
@@ -138,8 +143,12 @@ class Console:
                 text = f"Staleness control violated despite using AsyncStalenessManager: cur_staleness={age}, "
                 self.say(text + f"max_staleness_steps={self.bound}.\nIf this happens too often, consider.",
                          "fully_async_trainer:convert_generation_group_mini_batch_to_training_input", "WARNING")  # fmt: skip
-        self.say(f"Example generated: {example}", "fully_async_trainer:convert_generation_group_mini_batch_to_training_input")
-        self.say(f"batch_num_seq: {len(ages) * self.samples}, batch_padded_seq_len: 30", "trainer:convert_to_training_input")
+        self.say(
+            f"Example generated: {example}", "fully_async_trainer:convert_generation_group_mini_batch_to_training_input"
+        )
+        self.say(
+            f"batch_num_seq: {len(ages) * self.samples}, batch_padded_seq_len: 30", "trainer:convert_to_training_input"
+        )
         self.end("convert_to_training_input")
 
     def block(self, step: int, values: dict[str, Any], before: str = "") -> None:
@@ -147,7 +156,16 @@ class Console:
         shown = {key: f"{value:.4f}" if isinstance(value, float) else value for key, value in values.items()}
         self.say(f"Step {step}: \n{pformat(shown)}", "utils.tracking:log", before=before)
 
-    def step(self, step: int, ages: Sequence[int], *, epoch: int = 0, logged: bool = True, more: dict[str, Any] | None = None, **how: Any) -> Console:
+    def step(
+        self,
+        step: int,
+        ages: Sequence[int],
+        *,
+        epoch: int = 0,
+        logged: bool = True,
+        more: dict[str, Any] | None = None,
+        **how: Any,
+    ) -> Console:
         """A whole step."""
         self.batch(ages, **how)
         self.start("run_training")
@@ -167,14 +185,30 @@ class Console:
         self.start("run_training")
         self.end("run_training")
         self.end("step")
-        values = metrics(step, ages, self.bound, self.samples, **{"trainer/epoch": None, "trainer/global_step": None}, **(more or {}))
+        values = metrics(
+            step, ages, self.bound, self.samples, **{"trainer/epoch": None, "trainer/global_step": None}, **(more or {})
+        )
         self.block(step, values | {"timing/wait_for_generation_buffer": 0.1})
         self.say(f"Training failed at step {step} with RuntimeError: out of memory\nTraceback (most recent call last):",
                  "fully_async_trainer:train", "ERROR")  # fmt: skip
         return self
 
+    def exhaust(self, epoch: int, groups: int) -> Console:
+        """The epoch's prompts are used up while a batch is being filled."""
+        self.start("step")
+        self.start("wait_for_generation_buffer")
+        self.end("wait_for_generation_buffer")
+        self.end("step")
+        if groups:
+            text = f"sample_full_batch: epoch {epoch} exhausted with a partial mini-batch of {groups} group(s); "
+            self.say(f"{text}discarding and ending the epoch.", "fully_async_trainer:train", "WARNING")
+        return self
+
     def save(self, step: int) -> Console:
-        self.say(f"Successfully saved checkpoint for global_step_{step} to: /ckpts/global_step_{step}", "trainer:save_checkpoints")
+        self.say(
+            f"Successfully saved checkpoint for global_step_{step} to: /ckpts/global_step_{step}",
+            "trainer:save_checkpoints",
+        )
         return self
 
     def done(self, last: int | None = None) -> Console:
@@ -199,7 +233,9 @@ def run_of(folder: Path, files: dict[str, str | bytes]) -> Path:
     return folder / "run"
 
 
-def audited(folder: Path, files: dict[str, str | bytes] | Console, bound: int | None = None, **more: Any) -> dict[str, Any]:
+def audited(
+    folder: Path, files: dict[str, str | bytes] | Console, bound: int | None = None, **more: Any
+) -> dict[str, Any]:
     """Audit a run and return the document."""
     if isinstance(files, Console):
         files = {"console.log": files.text}
@@ -224,11 +260,15 @@ def mask(rows: Sequence[Sequence[int]], kind: str = "f") -> dict[str, Any]:
     return {"format": "numpy", "data": data, "shape": (len(rows), len(rows[0])), "dtype": name}
 
 
-def batch_pickle(groups: Sequence[Sequence[int]], *, width: int = 12, pad: int = 0, old: bool = False, **metadata: Any) -> bytes:
+def batch_pickle(
+    groups: Sequence[Sequence[int]], *, width: int = 12, pad: int = 0, old: bool = False, **metadata: Any
+) -> bytes:
     """A training batch: the loss tokens of every trajectory of every group (0 = all masked), then ``pad`` rows."""
     rows = [tokens for group in groups for tokens in group] + [3] * pad
     loss = mask([[0] * (width - tokens) + [1] * tokens for tokens in rows])
-    response = mask([[0] * (width - 8) + [1] * 8 if not tokens else [0] * (width - tokens) + [1] * tokens for tokens in rows], "q")
+    response = mask(
+        [[0] * (width - 8) + [1] * 8 if not tokens else [0] * (width - tokens) + [1] * tokens for tokens in rows], "q"
+    )
     edges = [0]
     for group in groups:
         edges.append(edges[-1] + len(group))
@@ -236,7 +276,7 @@ def batch_pickle(groups: Sequence[Sequence[int]], *, width: int = 12, pad: int =
         "batch_dict": {"sequences": response, "response_mask": response, "loss_mask": loss, "values": None},
         "batch_size": len(rows),
         "device": "cpu",
-        "metadata": {"policy_prompt_boundaries": list(zip(edges, edges[1:], strict=False)), "pad_size": pad} | metadata,
+        "metadata": {"policy_prompt_boundaries": list(pairwise(edges)), "pad_size": pad} | metadata,
     }
     return _pickled(state, old)
 
@@ -264,7 +304,11 @@ def _pickled(state: dict[str, Any], old: bool) -> bytes:
         setattr(module, thing.__name__, thing)
     sys.modules[name] = module
     parents = name.split(".")[:-1]
-    added = [".".join(parents[: index + 1]) for index in range(len(parents)) if ".".join(parents[: index + 1]) not in sys.modules]
+    added = [
+        ".".join(parents[: index + 1])
+        for index in range(len(parents))
+        if ".".join(parents[: index + 1]) not in sys.modules
+    ]
     sys.modules.update({parent: types.ModuleType(parent) for parent in added})
     try:
         return pickle.dumps(TrainingInputBatch(), protocol=4)
@@ -292,7 +336,9 @@ def event_file(steps: Sequence[tuple[int, dict[str, Any]]], started: float = 1.8
     for index, (step, values) in enumerate(steps):
         for key, value in values.items():
             entry = summary_pb2.Summary.Value(tag=key, simple_value=float(value))
-            events.append(event_pb2.Event(wall_time=started + index, step=step, summary=summary_pb2.Summary(value=[entry])))
+            events.append(
+                event_pb2.Event(wall_time=started + index, step=step, summary=summary_pb2.Summary(value=[entry]))
+            )
     parts = []
     for event in events:
         body = event.SerializeToString()

@@ -1,4 +1,4 @@
-"""SkyRL: small runs whose truth can be worked out by hand. Every trajectory has 10 loss tokens unless said otherwise."""
+"""SkyRL: small runs whose truth can be worked out by hand; a trajectory has 10 loss tokens unless said otherwise."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from helpers.wandb_log import history, run_record, wandb_file
 from skyrl_run import Console, audited, batch_pickle, codes, config, event_file, exact, metrics, torch_file
 
 
@@ -152,7 +153,9 @@ class TestLogs:
         log = self.small()
         lines = []
         for line in log.lines:
-            lines += [line, "(AsyncVLLMInferenceEngine pid=5) 'async/staleness_max': 9,"] if "async/" in line else [line]
+            lines += (
+                [line, "(AsyncVLLMInferenceEngine pid=5) 'async/staleness_max': 9,"] if "async/" in line else [line]
+            )
         log.lines = lines
         assert audited(tmp_path, log)["violations"]["groups"] == exact(1)
 
@@ -190,7 +193,15 @@ class TestLogs:
 class TestLaunches:
     def test_a_crashed_step_is_not_counted_and_a_resumed_run_goes_back(self, tmp_path: Path) -> None:
         # Pitfalls 2 and 3: dies in step 4, goes on after step 2 in the same file with the same pid.
-        log = Console().launch(config(1)).step(1, [0] * 4).step(2, [1] * 4).save(2).step(3, [1] * 4).crash(4, [3, 1, 1, 1])
+        log = (
+            Console()
+            .launch(config(1))
+            .step(1, [0] * 4)
+            .step(2, [1] * 4)
+            .save(2)
+            .step(3, [1] * 4)
+            .crash(4, [3, 1, 1, 1])
+        )
         log.launch(config(1), resume=2).step(3, [0] * 4).step(4, [1, 0, 0, 0]).done(4)
         data = audited(tmp_path, log)
         assert data["run"]["attempts"] == 2
@@ -261,7 +272,11 @@ class TestDrops:
     def test_drops_are_counted_per_step(self, tmp_path: Path) -> None:
         # Kept rows alone are trained: 8 of 10 tokens; of the two dropped groups each row had 5.
         kept = {"generate_kept/avg_assistant_tokens": 10.0, "generate_dropped/avg_assistant_tokens": 5.0}
-        more = {"async/num_groups_dropped": 2, "generate/avg_assistant_tokens": 8.3333, "generate/min_assistant_tokens": 5}
+        more = {
+            "async/num_groups_dropped": 2,
+            "generate/avg_assistant_tokens": 8.3333,
+            "generate/min_assistant_tokens": 5,
+        }
         log = Console().launch(self.refill(), per_epoch=2)
         data = audited(tmp_path, log.step(1, [0] * 4, more=kept | more).done(1))
         assert data["tokens"]["trained"] == exact(80)
@@ -272,12 +287,40 @@ class TestDrops:
     def test_an_exhausted_epoch_tells_of_its_last_drops(self, tmp_path: Path) -> None:
         # Pitfall 9: 12 prompts, 8 trained, 1 dropped in a metric, 1 in the partial batch; so 2 more had no variance.
         log = Console().launch(self.refill(), per_epoch=3)
-        log.step(1, [0] * 4, more={"async/num_groups_dropped": 0}).step(2, [1] * 4, more={"async/num_groups_dropped": 1})
-        text = "sample_full_batch: epoch 0 exhausted with a partial mini-batch of 1 group(s); discarding and ending the epoch."
-        log.say(text, "fully_async_trainer:train", "WARNING")
+        log.step(1, [0] * 4, more={"async/num_groups_dropped": 0}).step(
+            2, [1] * 4, more={"async/num_groups_dropped": 1}
+        )
+        log.exhaust(0, 1)
         data = audited(tmp_path, log.done(2))
         assert data["trajectories"]["dropped"] == {"zero_advantage": exact(6), "surplus": exact(2)}
         assert data["trajectories"]["pending"] == exact(0)
+
+    @pytest.mark.parametrize("logged", [True, False])
+    def test_a_checkpoint_of_an_exhausted_epoch_has_the_number_of_a_later_step(
+        self, tmp_path: Path, logged: bool
+    ) -> None:
+        # Pitfall 1: epoch 0 is exhausted after step 1; checkpoint 2 is written, step 2 is trained, and all of it is lost.
+        none = {"async/num_groups_dropped": 0}
+        log = (
+            Console()
+            .launch(self.refill(), per_epoch=2)
+            .step(1, [0] * 4, more=none, logged=logged)
+            .exhaust(0, 2)
+            .save(2)
+        )
+        log.step(2, [0] * 4, epoch=1, more=none, logged=logged)
+        log.crash(3, [1] * 4, more=none)
+        log.launch(self.refill(), resume=2, per_epoch=2).step(3, [0] * 4, epoch=1, more=none, logged=logged).step(
+            4, [0] * 4, epoch=1, more=none, logged=logged
+        )
+        data = audited(tmp_path, log.done(4))
+        certain = [row for row in data["per_step"] if row["certain"]]
+        assert [(row["attempt"], row["step"], row["v_train"]["hi"]) for row in certain][:2] == [(0, 1, 0), (1, 3, 1)]
+        if logged:
+            assert data["run"]["steps"] == exact(3)
+            assert data["trajectories"]["lost"]["rolled_back"] == exact(16)
+            # Eight prompts of epoch 0: four trained, two in the partial batch, two without variance.
+            assert data["trajectories"]["dropped"] == {"zero_advantage": exact(4), "surplus": exact(4)}
 
     def test_drops_of_a_step_that_died_count(self, tmp_path: Path) -> None:
         none = {"async/num_groups_dropped": 0}
@@ -302,13 +345,17 @@ class TestBatches:
     def test_the_oldest_group_may_be_the_largest(self, tmp_path: Path) -> None:
         # 80 tokens in groups of 24, 22, 18 and 16: the one over the bound has 24 at most.
         dump = batch_pickle([[12, 12], [11, 11], [9, 9], [8, 8]])
-        data = audited(tmp_path, {"console.log": self.log().text, "exports/dumped_data/global_step_4_training_input.pkl": dump})
+        data = audited(
+            tmp_path, {"console.log": self.log().text, "exports/dumped_data/global_step_4_training_input.pkl": dump}
+        )
         assert data["violations"]["tokens"] == {"lo": 2, "hi": 24}
         assert data["tokens"]["trained"] == exact(320)
 
     def test_older_pickles_and_padding(self, tmp_path: Path) -> None:
         dump = batch_pickle([[12, 12], [11, 11], [9, 9], [8, 8]], pad=3, old=True)
-        data = audited(tmp_path, {"console.log": self.log().text, "d/dumped_data/global_step_4_training_input.pkl": dump})
+        data = audited(
+            tmp_path, {"console.log": self.log().text, "d/dumped_data/global_step_4_training_input.pkl": dump}
+        )
         assert data["violations"]["tokens"] == {"lo": 2, "hi": 24}
 
     def test_masked_groups_were_trained_in_name_only(self, tmp_path: Path) -> None:
@@ -327,7 +374,9 @@ class TestBatches:
     def test_masked_trajectories_of_a_group_leave_it_open_which(self, tmp_path: Path) -> None:
         dump = batch_pickle([[10, 0], [10, 10], [10, 10], [10, 10]])
         log = Console().launch(config(1, apply_overlong_filtering=True)).step(1, [0] * 4)
-        log.step(2, [1, 1, 0, 0], more={"generate/avg_assistant_tokens": 8.75, "generate/min_assistant_tokens": 0}).done(2)
+        log.step(
+            2, [1, 1, 0, 0], more={"generate/avg_assistant_tokens": 8.75, "generate/min_assistant_tokens": 0}
+        ).done(2)
         data = audited(tmp_path / "b", {"console.log": log.text, "global_step_2_training_input.pkl": dump})
         assert data["trajectories"]["trained"] == exact(16)
         assert data["tokens"]["trained"] == exact(150)
@@ -348,10 +397,19 @@ class TestBatches:
         assert data["trajectories"]["trained"] == exact(8)
         assert data["tokens"]["trained"] == exact(120)
         assert audited(tmp_path / "b", log)["trajectories"]["trained"] == exact(8)
+        # Older batches do not flag last turns; eight trajectories they are all the same.
+        files = {"console.log": log.text, "global_step_1_training_input.pkl": batch_pickle([[10, 10, 10]] * 4)}
+        assert audited(tmp_path / "c", files)["trajectories"]["trained"] == exact(8)
+        files["global_step_1_training_input.pkl"] = batch_pickle([[10, 10, 0]] * 4)
+        assert "batch-turns-unknown" in codes(audited(tmp_path / "d", files))
 
     def test_batches_and_checkpoints_without_any_log(self, tmp_path: Path) -> None:
-        files = {f"e/dumped_data/global_step_{step}_training_input.pkl": batch_pickle([[10, 10]] * 4) for step in (1, 2, 3)}
-        files["c/global_step_2/fully_async_state.pt"] = torch_file({"consumed_uids": ["1", "2"], "filtered_uids": [], "epoch": 0})
+        files = {
+            f"e/dumped_data/global_step_{step}_training_input.pkl": batch_pickle([[10, 10]] * 4) for step in (1, 2, 3)
+        }
+        files["c/global_step_2/fully_async_state.pt"] = torch_file(
+            {"consumed_uids": ["1", "2"], "filtered_uids": [], "epoch": 0}
+        )
         files["c/global_step_2/trainer_state.pt"] = torch_file({"global_step": 2, "config": config(1)})
         data = audited(tmp_path, files)
         assert data["run"]["steps"] == {"lo": 2, "hi": 3}
@@ -408,13 +466,45 @@ class TestTrackers:
 
     def test_a_crash_flushes_numbers_without_a_step(self, tmp_path: Path) -> None:
         steps = self.steps([[0] * 4, [1, 0, 0, 0]])
-        died = {key: value for key, value in self.steps([[1] * 4], first=3)[0][1].items() if not key.startswith("trainer/")}
+        died = {
+            key: value for key, value in self.steps([[1] * 4], first=3)[0][1].items() if not key.startswith("trainer/")
+        }
         data = audited(tmp_path, {"events.out.tfevents.1.a": event_file([*steps, (3, died)])}, bound=1)
         assert data["run"]["steps"] == exact(2)
+
+    def test_an_offline_wandb_file_has_the_configuration_and_all_numbers(self, tmp_path: Path) -> None:
+        # One row a step holds metrics and timings; output.log begins after the configuration was printed.
+        rows = [
+            values | {"_step": step, "_timestamp": 1.8e9 + step, "timing/step": 0.5, "policy/text": "x"}
+            for step, values in self.steps([[0] * 4, [0] * 4, [0] * 4, [3, 1, 1, 0]])
+        ]
+        wandb = wandb_file([run_record(config(1, logger="wandb")), *map(history, rows)])
+        alone = audited(tmp_path / "a", {"wandb/offline-run-1/run-1.wandb": wandb})
+        assert alone["violations"]["groups"] == exact(1)
+        assert alone["bound"]["value"] == 1
+        log = Console(prefix="").launch(None)
+        for step in (1, 2, 3):
+            log.step(step, [0] * 4, logged=False)
+        text = log.step(4, [3, 1, 1, 0], logged=False).done(4).text
+        files = {"wandb/offline-run-1/run-1.wandb": wandb, "wandb/offline-run-1/files/output.log": text}
+        both = audited(tmp_path / "b", files)
+        assert both["run"]["attempts"] == 1
+        assert both["run"]["health"]["state"] == "finished"
+        assert both["violations"]["groups"] == exact(1)
+        assert both["tokens"]["trained"] == exact(320)
+        cut = audited(tmp_path / "c", {"run-1.wandb": wandb[:-9]})
+        assert "cut-record" in codes(cut)
+        assert cut["run"]["steps"] == exact(3)
+        broken = audited(tmp_path / "d", {"run-1.wandb": wandb[:-200] + b"?" * 200})
+        assert "wandb-damaged" in codes(broken)
 
     def test_a_run_of_whole_batches_is_one_step_off_at_most(self, tmp_path: Path) -> None:
         log = Console().launch(config(1, enabled=False))
         none = {key: None for key in metrics(1, [0], 1) if key.startswith("async/")}
-        data = audited(tmp_path, log.step(1, [0] * 4, more=none).step(2, [0] * 4, more=none).step(3, [0] * 4, more=none).done(3), bound=0)
+        data = audited(
+            tmp_path,
+            log.step(1, [0] * 4, more=none).step(2, [0] * 4, more=none).step(3, [0] * 4, more=none).done(3),
+            bound=0,
+        )
         assert data["staleness"]["max"] == {"lo": 0, "hi": 1}
         assert data["guarantee"]["limit"] == 1

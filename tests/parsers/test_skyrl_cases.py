@@ -31,7 +31,9 @@ def test_the_ith_oldest_of_every_step_is_as_old_as_its_class_says(name: str, tmp
     assert set(classes) == set(true)
     for step, rows in classes.items():
         ages = sorted((age for age, _ in true[step]), reverse=True)
-        intervals = [(row["staleness_lo"], row["staleness_hi"]) for row in rows for _ in range(sizes[row["trajectory_id"]])]
+        intervals = [
+            (row["staleness_lo"], row["staleness_hi"]) for row in rows for _ in range(sizes[row["trajectory_id"]])
+        ]
         assert len(ages) == len(intervals)
         assert all(low <= age <= high for age, (low, high) in zip(ages, intervals, strict=True))
         tokens = sum(tokens for _, tokens in true[step])

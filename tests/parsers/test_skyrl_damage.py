@@ -104,14 +104,20 @@ def test_batches_that_are_cut_hostile_or_empty(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_is_not_of_the_step_is_not_used(tmp_path: Path) -> None:
-    data = audited(tmp_path, {"console.log": log_of().text, "global_step_4_training_input.pkl": batch_pickle([[12, 12]] * 4)})
+    data = audited(
+        tmp_path, {"console.log": log_of().text, "global_step_4_training_input.pkl": batch_pickle([[12, 12]] * 4)}
+    )
     assert "batch-differs" in codes(data)
     assert data["tokens"]["trained"] == exact(320)
 
 
 def test_checkpoints_that_are_cut_or_of_other_types(tmp_path: Path) -> None:
     odd = torch_file({"consumed_uids": 7, "epoch": "x"})
-    files = {"console.log": log_of().text, "global_step_2/fully_async_state.pt": odd, "global_step_3/fully_async_state.pt": odd[:50]}
+    files = {
+        "console.log": log_of().text,
+        "global_step_2/fully_async_state.pt": odd,
+        "global_step_3/fully_async_state.pt": odd[:50],
+    }
     data = audited(tmp_path, files)
     assert "checkpoint-unreadable" in codes(data)
     assert data["verdict"] == "fail"

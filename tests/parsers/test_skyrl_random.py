@@ -27,7 +27,13 @@ def test_the_truth_is_always_inside(seed: int, tmp_path: Path) -> None:
     bound, groups, samples = random_.choice([0, 1, 2, 4]), random_.choice([1, 3, 4, 6]), random_.choice([1, 2, 3])
     source = ("metrics", "dumps", "events", "alone")[seed % 4]
     masks = source in ("metrics", "dumps") and seed % 8 >= 4
-    settings = config(bound, groups, samples, zero_variance_filter=masks, logger="console" if source in ("metrics", "dumps") else "tensorboard")
+    settings = config(
+        bound,
+        groups,
+        samples,
+        zero_variance_filter=masks,
+        logger="console" if source in ("metrics", "dumps") else "tensorboard",
+    )
     log = Console(bound=bound, samples=samples).launch(settings, per_epoch=6)
     files: dict[str, str | bytes] = {}
     events, trained, worst_groups = [], [], []

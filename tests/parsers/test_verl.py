@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from verl_run import Buffer, Run, Tables, console_record, dump_row, figure, key, read, record, uid, v1_config
-
 from staleness_parsers.verl.aggregates import RowClass, Spread, row_classes
+from verl_run import Buffer, Run, Tables, console_record, dump_row, figure, key, read, record, uid, v1_config
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def load(run: Run, name: str = "tables") -> Tables:
 
 
 def small(run: Run) -> None:
-    """Three steps. Group 1 and 2 train at once; 3 spans versions 0 and 1; 4 waits a step; 5 is too old and goes; 6 stays.
+    """Three steps. Group 1 and 2 train at once; 3 spans two versions; 4 waits a step; 5 is too old and goes; 6 stays.
 
     Step 1 trains 1 and 2 (v0 on v0). Step 2 trains 3 (its rows 0..1 on v1) and 4 (v0 on v1). Step 3 trains 7 and 8
     (v2 on v2), after group 5, admitted at step 0 .. is evicted; group 6 is still in the buffer when the run ends.
@@ -59,7 +58,9 @@ def test_a_run_to_check_by_hand(run: Run) -> None:
     small(run)
     tables = load(run)
     assert tables.codes() == {}
-    assert [(row["step"], row["v_train_lo"], row["v_train_hi"], row["completed"]) for row in tables.rows("steps", "step")] == [
+    assert [
+        (row["step"], row["v_train_lo"], row["v_train_hi"], row["completed"]) for row in tables.rows("steps", "step")
+    ] == [
         (1, 0, 0, True),
         (2, 1, 1, True),
         (3, 2, 2, True),
@@ -67,13 +68,18 @@ def test_a_run_to_check_by_hand(run: Run) -> None:
     # The last token is of the newest version; of the nine before only the two ends are known.
     assert tables.versions(key(3, 0)) == [(9, 0, 1), (1, 1, 1)]
     assert tables.versions(key(4, 1)) == [(10, 0, 0)]
-    assert tables.uses() == {(key(g, s), 0, step) for step, pair in ((1, (1, 2)), (2, (3, 4)), (3, (7, 8))) for g in pair for s in (0, 1)}
+    assert tables.uses() == {
+        (key(g, s), 0, step) for step, pair in ((1, (1, 2)), (2, (3, 4)), (3, (7, 8))) for g in pair for s in (0, 1)
+    }
     assert tables.fates(key(5)) == {("dropped", "stale", "derived")}
     assert tables.fates(key(6)) == set()
     audit = tables.audit()
     assert (audit["verdict"], audit["bound"]["value"], audit["guarantee"]["strict"]) == ("pass", 2, True)
     assert figure(audit["tokens"]["trained"]) == (120, 120)
-    assert {row["staleness"]: figure(row["tokens"]) for row in audit["staleness"]["token_histogram"]} == {0: (82, 100), 1: (20, 38)}
+    assert {row["staleness"]: figure(row["tokens"]) for row in audit["staleness"]["token_histogram"]} == {
+        0: (82, 100),
+        1: (20, 38),
+    }
     assert figure(audit["trajectories"]["dropped"]["stale"])[0] == 2
     assert all(row["agrees"] is not False for row in audit["reported"])
 
@@ -140,7 +146,9 @@ def test_spreads_are_tight() -> None:
                 fits = [
                     other
                     for other in combinations_with_replacement(range(low, high + 1), count)
-                    if (total is None or sum(other) == total) and (low in other or not has_lo) and (high in other or not has_hi)
+                    if (total is None or sum(other) == total)
+                    and (low in other or not has_lo)
+                    and (high in other or not has_hi)
                 ]
                 assert spread.sound
                 for limit in range(low - 1, high + 1):
@@ -149,7 +157,7 @@ def test_spreads_are_tight() -> None:
 
 
 def test_without_dumps_the_number_of_rows_is_bounded(run: Run) -> None:
-    """Pitfall 10: n is no proof. Two groups have a row each at least, and the tokens are those of four rows, or padding."""
+    """Pitfall 10: n is no proof. Two groups have two rows at least, and the tokens are of four rows, or padding."""
     run.metrics(record(1, [(0, 0)] * 4))
     audit = load(run).audit()
     assert figure(audit["trajectories"]["trained"]) == (2, 4)
@@ -160,7 +168,9 @@ def test_a_console_without_padding_counts_the_rows(run: Run) -> None:
     item = record(1, [(0, 0)] * 4)
     run.console(console_record(item))
     assert figure(load(run).audit()["trajectories"]["trained"]) == (4, 4)
-    run.console("Upsampled batch from 3 to 4 with 1 synthetic padding samples for required_multiple=4", console_record(item))
+    run.console(
+        "Upsampled batch from 3 to 4 with 1 synthetic padding samples for required_multiple=4", console_record(item)
+    )
     assert figure(load(run, "again").audit()["trajectories"]["trained"]) == (2, 4)
 
 
@@ -274,7 +284,7 @@ def test_padding_rows_are_not_trajectories(run: Run) -> None:
 
 
 def test_masked_tokens_are_not_in_the_loss(run: Run) -> None:
-    """Section 5 D: tool tokens are in the response, ones of the mask are the loss. Without storage units only a bound is left."""
+    """Section 5 D: tool tokens are in the response, the mask's ones in the loss. Without it only a bound is left."""
     mask = [1] * 4 + [0] * 3 + [1] * 5
     run.members(1, 1)
     run.metrics(record(1, [(0, 0)] * 2, tokens=12, **{"training/num_turns/max": 4}))
@@ -286,7 +296,7 @@ def test_masked_tokens_are_not_in_the_loss(run: Run) -> None:
 
 
 def test_the_recorded_minimum_may_be_too_old_but_not_older_than_the_admission(run: Run) -> None:
-    """Rule 3 and pitfall 12: admitted at step 3, so no token is older than v2, whatever the stamp of an empty attempt says."""
+    """Rule 3, pitfall 12: admitted at step 3, so no token is older than v2, whatever an empty attempt stamped."""
     run.members(4, 1)
     run.metrics(*(record(step, [(0, 0)] * 2) for step in (1, 2, 3)), record(4, [(0, 2)] * 2))
     run.checkpoint(4, Buffer().group(1, 3, (1, 3)))
@@ -317,7 +327,7 @@ def test_validation_dumps_are_not_training(run: Run) -> None:
 
 
 def test_consoles_are_messy(run: Run) -> None:
-    """Pitfall 4: numpy reprs, nan, colours, a progress bar glued to a record, other actors between, validation lines."""
+    """Pitfall 4: numpy reprs, nan, colours, a progress bar glued to a record, other actors, validation lines."""
     run.write(
         "console.log",
         "2026-11-29 16:32:55,254\tINFO worker.py:2038 -- Started a local Ray instance.\n"
@@ -346,7 +356,7 @@ def test_replayed_batches_prove_nothing(run: Run) -> None:
 
 
 def test_eviction_between_checkpoints_far_apart(run: Run) -> None:
-    """Both rules evicted between the checkpoints: which one took the group is an alternative, and nothing is counted twice."""
+    """Both rules evicted in between: which one took the group is an alternative, and nothing is counted twice."""
     evicted = {"training/off_policy/evicted_samples": 1.0}
     filtered = {"training/filter_groups/evicted_samples": 1.0}
     run.metrics(*(record(s, [(0, 0)] * 4, **more) for s, more in ((1, {}), (2, filtered), (3, evicted), (4, {}))))  # type: ignore[arg-type]
@@ -414,3 +424,23 @@ def test_unknown_and_missing_fields(run: Run) -> None:
     tables = load(run)
     assert tables.codes() == {}
     assert figure(tables.audit()["trajectories"]["trained"]) == (2, 2)
+
+
+def test_without_a_console_dumped_batches_may_be_replayed(run: Run) -> None:
+    """Pitfall 17: only the console tells first use from replay."""
+    changed = v1_config()
+    changed["skip"] = {"rollout_tq": {"enable": True, "steps": [3]}}
+    run.config(changed)
+    run.metrics(*(record(step, [(0, 0)] * 4) for step in (1, 2, 3)))
+    for step in (1, 2, 3):
+        run.members(step, 2 * step, 2 * step + 1)
+    tables = load(run)
+    assert tables.classes(3) == [(1, 0, 2)] * 4
+    assert tables.classes(2) == [(1, 0, 0)] * 4
+    run.console("[RolloutTqSkip()] No cached data found for step 3.", console_record(record(3, [(0, 0)] * 4)))
+    assert load(run, "again").classes(3) == [(1, 0, 0)] * 4
+
+
+def test_times_of_tensorboard_and_waits(run: Run) -> None:
+    run.metrics(record(1, [(0, 0)] * 4))
+    assert [row["waited_us"] for row in load(run).rows("steps")] == [500_000]

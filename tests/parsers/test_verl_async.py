@@ -5,6 +5,7 @@ Fully async: one group of two rows a micro-step, two micro-steps a parameter ver
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,21 @@ def load(run: Run, name: str = "tables") -> Tables:
 
 
 def micro(number: int, local: int, trigger: int = 2) -> str:
-    return f"[FullyAsyncTrainer] global_steps: {number} local_trigger_step: {local} trigger_parameter_sync_step: {trigger} 16:28:50.690"
+    counters = f"local_trigger_step: {local} trigger_parameter_sync_step: {trigger}"
+    return f"[FullyAsyncTrainer] global_steps: {number} {counters} 16:28:50.690"
 
 
 def reset(outstanding: int) -> str:
-    return f"[FullyAsyncRollouter][Public][reset_staleness] reset staleness_samples to: {outstanding} idle_ratio: 0.1 step_generated_samples(this_step): 4"
+    head = "[FullyAsyncRollouter][Public][reset_staleness] reset staleness_samples to"
+    return f"{head}: {outstanding} idle_ratio: 0.1 step_generated_samples(this_step): 4"
 
 
 def sync(version: int) -> str:
-    return f"[FullyAsyncTrainer] _fit_update_weights, timing_s/param_sync: 0.1 seconds self.current_param_version: {version}"
+    return f"[FullyAsyncTrainer] _fit_update_weights, timing_s/param_sync: 0.1 s self.current_param_version: {version}"
 
 
 def console(run: Run, outstanding: list[int], **more: Any) -> None:
-    """A run of two micro-steps per version; ``outstanding`` at the sync of each version, and of the one after the last."""
+    """Two micro-steps per version; ``outstanding`` at the sync of each version, and of the one after the last."""
     lines = [reset(outstanding[0]), sync(0)]
     for version, waiting in enumerate(outstanding[1:]):
         lines += [micro(2 * version + 1, 1), micro(2 * version + 2, 2), reset(waiting), sync(version + 1)]
@@ -52,7 +55,12 @@ def test_micro_steps_are_counted_into_versions(run: Run) -> None:
     console(run, [0, 0, 0])
     dumps(run, 4)
     tables = load(run)
-    assert [(row["step"], row["v_train_lo"]) for row in tables.rows("steps", "step")] == [(1, 0), (2, 0), (3, 1), (4, 1)]
+    assert [(row["step"], row["v_train_lo"]) for row in tables.rows("steps", "step")] == [
+        (1, 0),
+        (2, 0),
+        (3, 1),
+        (4, 1),
+    ]
     audit = tables.audit(0)
     assert figure(audit["run"]["steps"]) == (2, 2)
     assert audit["staleness"]["unit"] == "parameter versions"
@@ -63,7 +71,7 @@ def test_micro_steps_are_counted_into_versions(run: Run) -> None:
 
 
 def test_outstanding_groups_limit_how_many_rows_are_old(run: Run) -> None:
-    """One group was outstanding at the syncs of v1 and v2, none at v3: so in v2 one group at most is old, two versions at most."""
+    """One group outstanding at the syncs of v1 and v2, none at v3: in v2 one is old at most, two versions at most."""
     console(run, [0, 1, 1, 0, 0])
     dumps(run, 8)
     tables = load(run)
@@ -74,7 +82,7 @@ def test_outstanding_groups_limit_how_many_rows_are_old(run: Run) -> None:
 
 
 def test_records_count_stale_ends_and_partial_rows(run: Run) -> None:
-    """The record of v2 covers micro-steps 2 and 3: two rows with a stale end. Micro-step 2 is of v0, so both are of 3."""
+    """The record of v2 covers micro-steps 2 and 3: two rows with a stale end. 2 is of v0, so both are of 3."""
     dumps(run, 6)
     run.metrics(fa_record(1, 1, 0), fa_record(2, 3, 2), fa_record(3, 5, 2, partial=1, span=1))
     tables = load(run)
@@ -105,12 +113,19 @@ def test_theta_zero_leaves_nothing_outstanding(run: Run) -> None:
 
 
 def test_a_resumed_launch_skips_a_number(run: Run) -> None:
-    """Section 3: resumed from v2, its first micro-step is 2 * 2 + 2; micro-step 5 of the first launch is rolled back."""
+    """Section 3: resumed from v2, its first micro-step is 2 * 2 + 2; 5 of the first launch is rolled back."""
     console(run, [0, 0, 0])
     text = (run.root / "console.log").read_text() + f"\x1b[36m(FullyAsyncTrainer pid=9)\x1b[0m {micro(5, 1)}\n"
     run.write("console.log", text)
     run.console(
-        reset(0), sync(2), micro(6, 1), micro(7, 2), reset(0), sync(3), path="console2.log", actor="FullyAsyncTrainer pid=19"
+        reset(0),
+        sync(2),
+        micro(6, 1),
+        micro(7, 2),
+        reset(0),
+        sync(3),
+        path="console2.log",
+        actor="FullyAsyncTrainer pid=19",
     )
     dumps(run, 7)
     tables = load(run)
@@ -155,7 +170,10 @@ def test_dropped_samples_are_counted_by_the_rollouter(run: Run) -> None:
 def test_a_waiting_trainer_is_stuck(run: Run) -> None:
     console(run, [0, 0])
     text = (run.root / "console.log").read_text()
-    run.write("console.log", text + "\x1b[36m(FullyAsyncTrainer pid=9)\x1b[0m [FullyAsyncTrainer] Requesting 1 samples from queue\n")
+    run.write(
+        "console.log",
+        text + "\x1b[36m(FullyAsyncTrainer pid=9)\x1b[0m [FullyAsyncTrainer] Requesting 1 samples from queue\n",
+    )
     kinds = [sign["kind"] for sign in load(run).facts["signs"]]
     assert kinds[-1] == "waiting"
     assert "finished" not in kinds
@@ -186,3 +204,25 @@ def test_a_legacy_trainer_tells_no_versions(run: Run) -> None:
     tables = load(run)
     assert tables.classes(2) == [(1, 0, 1)]
     assert tables.facts["guarantee"]["limit"] is None
+
+
+def test_one_step_off_by_the_program_that_hydra_started(run: Run) -> None:
+    """An experiment may be called anything; the folder of the configuration is the program's."""
+    sources = [{"path": "/opt/verl/verl/experimental/one_step_off_policy/config"}]
+    hydra = {"hydra": {"job": {"config_name": "one_step_off_ppo_trainer"}, "runtime": {"config_sources": sources}}}
+    run.config(
+        {**v1_config(), "trainer": {"use_v1": True, "experiment_name": "one_step_off", "v1": {"trainer_mode": "sync"}}}
+    )
+    run.dump(1, dump_row(1, None))
+    assert load(run).facts["dialect"] == "V1 sync"
+    run.write("outputs/2026-11-29/16-00-00/.hydra/hydra.yaml", json.dumps(hydra))
+    assert load(run, "again").facts["dialect"] == "one_step_off_policy"
+
+
+def test_dumps_without_a_console_may_be_replays(run: Run) -> None:
+    changed = fa_config()
+    changed["skip"] = {"async_rollout": {"enable": True, "steps": [1, 2]}}
+    run.config(changed)
+    dumps(run, 2)
+    run.write("dump/exp/GBS1_N2/1/gen_batch.dp", b"\x80\x05broken")
+    assert "cached-groups" not in load(run).codes()

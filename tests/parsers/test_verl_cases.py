@@ -73,7 +73,9 @@ def test_every_dated_row_holds_its_tokens(case: tuple[Path, Tables]) -> None:
 
 def test_named_rows_are_used_where_they_were(case: tuple[Path, Tables]) -> None:
     folder, tables = case
-    truth = {(life["trajectory"] or life["engine_id"], use["step"]) for life in truth_of(folder) for use in life["trained"]}
+    truth = {
+        (life["trajectory"] or life["engine_id"], use["step"]) for life in truth_of(folder) for use in life["trained"]
+    }
     used = {(name, step) for name, _, step in tables.uses() if not name.startswith("anonymous:")}
     assert used <= truth
     if folder.name != "v1_colocate_drop_t2_dapo":
@@ -84,5 +86,9 @@ def test_fates_of_named_rows(case: tuple[Path, Tables]) -> None:
     folder, tables = case
     fates = {life["trajectory"]: (life["fate"], life["reason"]) for life in truth_of(folder)}
     for row in tables.rows("events"):
-        if row["kind"] == "dropped" and row["evidence"] == "derived" and not row["trajectory_id"].startswith("anonymous:"):
+        if (
+            row["kind"] == "dropped"
+            and row["evidence"] == "derived"
+            and not row["trajectory_id"].startswith("anonymous:")
+        ):
             assert fates[row["trajectory_id"]] == ("dropped", row["reason"])

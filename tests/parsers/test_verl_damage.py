@@ -6,10 +6,10 @@ import gzip
 from pathlib import Path
 
 import pytest
+from staleness_parsers.verl import PARSER
 from verl_run import Buffer, Run, Tables, console_record, dump_row, figure, key, read, record, v1_config
 
 from staleness_audit.discovery import discover
-from staleness_parsers.verl import PARSER
 
 FRESH = [(0, 0)] * 4
 
@@ -76,7 +76,9 @@ def test_a_cut_record_did_not_happen_but_its_dump_did(run: Run) -> None:
     assert tables.classes(2) == [(1, 0, 1)] * 4
 
 
-@pytest.mark.parametrize("line", ["garbage\n", '{"step": 2, "data": {"training/global_step": "two"}}\n', '{"step": 2, "data": 7}\n'])
+@pytest.mark.parametrize(
+    "line", ["garbage\n", '{"step": 2, "data": {"training/global_step": "two"}}\n', '{"step": 2, "data": 7}\n']
+)
 def test_a_bad_record_opens_the_run(run: Run, line: str) -> None:
     path = run.root / "demo/run.jsonl"
     path.write_text(path.read_text().splitlines()[0] + "\n" + line)
@@ -148,7 +150,7 @@ def test_a_damaged_configuration_states_no_bound(run: Run) -> None:
 def test_a_console_in_a_broken_archive(run: Run) -> None:
     import random
 
-    noise = "\n".join(str(random.Random(1).random()) for _ in range(20000))  # noqa: S311
+    noise = "\n".join(str(random.Random(1).random()) for _ in range(20000))
     text = f"(TaskRunnerV1 pid=1) {console_record(record(1, FRESH))}\n{noise}"
     packed = gzip.compress(text.encode())
     run.write("console.log.gz", packed[:-100])
@@ -172,3 +174,26 @@ def test_dumps_alone_are_a_weak_clue(tmp_path: Path) -> None:
     found = PARSER.detect(discover(made.root))
     assert found is not None
     assert not found.strong
+
+
+def test_a_lost_row_is_betrayed_by_the_tokens_of_its_step(run: Run) -> None:
+    path = run.root / "rollout_data/2.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[1:]) + "\n")
+    tables = load(run)
+    assert tables.codes() == {"rows-missing": 1}
+    assert figure(tables.audit()["trajectories"]["trained"]) == (7, 8)
+
+
+def test_a_lost_row_is_restored_by_the_checkpoint(run: Run) -> None:
+    path = run.root / "rollout_data/2.jsonl"
+    path.write_text("\n".join(path.read_text().splitlines()[1:]) + "\n")
+    run.checkpoint(2, Buffer().group(4, 2, (1, 1)).group(5, 2, (1, 1)))
+    tables = load(run)
+    assert tables.codes() == {"members-differ": 1}
+    assert figure(tables.audit()["trajectories"]["trained"]) == (8, 8)
+
+
+def test_a_repeated_line_is_one_row(run: Run) -> None:
+    path = run.root / "rollout_data/2.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[0] + "\n")
+    assert figure(load(run).audit()["trajectories"]["trained"]) == (8, 8)

@@ -1,4 +1,4 @@
-"""verl V1 over several launches: crash, resume, what was rolled back, and what a checkpoint no longer proves (pitfall 5)."""
+"""verl V1 over several launches: crash, resume, what was rolled back, what a checkpoint no longer proves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def resumed(run: Run) -> None:
     )
     run.console(
         "INFO:2026-11-29 17:00:00,000:Resuming from /data/checkpoints/global_step_2, setting global step to 2",
-        "INFO:2026-11-29 17:00:01,000:Re-issued 1 in-flight prompts for step 3; cleared 1 old trajectories from partition train",
+        "INFO:2026-11-29 17:00:01,000:Re-issued 1 in-flight prompts for step 3; cleared 1 old trajectories from "
+        "partition train",
         *(console_record(record(s, FRESH)) for s in (3, 4)),
         path="console2.log",
         actor="TaskRunnerV1 pid=200",
@@ -43,7 +44,13 @@ def test_steps_after_the_resumed_one_are_superseded(run: Run) -> None:
     resumed(run)
     tables = load(run)
     assert [(item["attempt"], item["resumed_after"]) for item in tables.facts["attempts"]] == [(0, None), (1, 2)]
-    assert [(row["attempt"], row["step"]) for row in tables.rows("steps", "attempt", "step")] == [(0, 1), (0, 2), (0, 3), (1, 3), (1, 4)]
+    assert [(row["attempt"], row["step"]) for row in tables.rows("steps", "attempt", "step")] == [
+        (0, 1),
+        (0, 2),
+        (0, 3),
+        (1, 3),
+        (1, 4),
+    ]
     # The dump of step 3 was overwritten, so its rows are of the second launch.
     assert {(attempt, step) for name, attempt, step in tables.uses() if name == key(6)} == {(1, 3)}
     audit = tables.audit()
@@ -68,7 +75,12 @@ def test_the_metrics_file_alone_tells_where_the_last_launch_began(run: Run) -> N
         (run.root / path).unlink()
     tables = load(run)
     assert [item["resumed_after"] for item in tables.facts["attempts"]] == [None, 2]
-    assert [(row["attempt"], row["step"]) for row in tables.rows("steps", "attempt", "step")] == [(0, 1), (0, 2), (1, 3), (1, 4)]
+    assert [(row["attempt"], row["step"]) for row in tables.rows("steps", "attempt", "step")] == [
+        (0, 1),
+        (0, 2),
+        (1, 3),
+        (1, 4),
+    ]
     assert figure(tables.audit()["trajectories"]["trained"]) == (16, 16)
 
 
@@ -83,11 +95,16 @@ def test_a_damaged_first_record_is_no_resume(run: Run) -> None:
 
 
 def test_groups_in_flight_at_the_resume_are_made_again(run: Run) -> None:
-    """Section 5 D: checkpoints 1 and 2 hold a row (0, 0) of a running group; step 3 trained the same key at version 2."""
+    """Section 5 D: checkpoint 2 holds a row (0, 0) of a running group; step 3 trained the same key at version 2."""
     resumed(run)
     running = Buffer().prompt(6, "running", 1).row(key(6, 0), 1, (0, 0))
     waiting = Buffer().prompt(7, "finished", 1).group(7, 1, (0, 0))
-    run.checkpoint(2, Buffer({**running.tags, **waiting.tags}, {**running.masks, **waiting.masks}).group(4, 2, (1, 1)).group(5, 2, (1, 1)))
+    run.checkpoint(
+        2,
+        Buffer({**running.tags, **waiting.tags}, {**running.masks, **waiting.masks})
+        .group(4, 2, (1, 1))
+        .group(5, 2, (1, 1)),
+    )
     tables = load(run)
     # Group 6 is only dated by the metrics; group 7 was finished, so its rows were kept.
     assert tables.versions(key(7)) == [(10, 0, 0)]
@@ -107,7 +124,7 @@ def test_rows_trained_in_the_resumed_step_stay_in_later_checkpoints(run: Run) ->
 
 
 def test_leftovers_of_a_deleted_checkpoint_are_not_taken_for_the_step(run: Run) -> None:
-    """Resumed after step 2, whose checkpoint and dump are gone: whose rows the orphans of the next checkpoint are, is open."""
+    """Resumed after step 2, whose checkpoint and dump are gone: whose the orphans of the next one are, is open."""
     run.metrics(record(3, FRESH))
     run.checkpoint(3, Buffer().group(2, 1, (0, 0)).group(6, 3, (2, 2)).group(7, 3, (2, 2)))
     tables = load(run)
@@ -116,7 +133,7 @@ def test_leftovers_of_a_deleted_checkpoint_are_not_taken_for_the_step(run: Run) 
 
 
 def test_files_beyond_the_last_launch_may_be_of_it(run: Run) -> None:
-    """The first launch came to step 4; the second resumed after 1 and was last heard of at 2: step 3 is perhaps its own."""
+    """The first launch came to step 4; the second resumed after 1, last heard of at 2: step 3 is perhaps its own."""
     run.console(*(console_record(record(s, FRESH)) for s in (1, 2, 3, 4)))
     run.console(
         "INFO:2026-11-29 17:00:00,000:Resuming from /data/checkpoints/global_step_1, setting global step to 1",

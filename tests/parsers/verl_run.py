@@ -16,18 +16,27 @@ from types import ModuleType
 from typing import Any
 
 import yaml
+from staleness_parsers.verl import PARSER
 
 from staleness_audit import ingest, plugins
 from staleness_audit.check.checker import check
 from staleness_audit.discovery import discover
 from staleness_audit.rebuild import rebuild
-from staleness_parsers.verl import PARSER
 
 
-def v1_config(mode: str = "separate_async", strategy: str = "drop", threshold: int | None = 3, **more: Any) -> dict[str, Any]:
+def v1_config(
+    mode: str = "separate_async", strategy: str = "drop", threshold: int | None = 3, **more: Any
+) -> dict[str, Any]:
     """Two groups of two rows a step, in two mini-batches."""
-    sampler = {"max_off_policy_threshold": threshold, "max_off_policy_strategy": strategy, "custom_sampler": {"path": None}}
-    modes = {"separate_async": {"num_warmup_batches": 1, "parameter_sync_step": 2}, "colocate_async": {"num_warmup_batches": 1}}
+    sampler = {
+        "max_off_policy_threshold": threshold,
+        "max_off_policy_strategy": strategy,
+        "custom_sampler": {"path": None},
+    }
+    modes = {
+        "separate_async": {"num_warmup_batches": 1, "parameter_sync_step": 2},
+        "colocate_async": {"num_warmup_batches": 1},
+    }
     trainer = {"use_v1": True, "critic_warmup": 0, "v1": {"trainer_mode": mode, "sampler": sampler, **modes}}
     return {
         "trainer": trainer,
@@ -43,7 +52,11 @@ def fa_config(theta: float = 0.5, trigger: int = 2) -> dict[str, Any]:
     found = v1_config()
     found["data"]["train_batch_size"] = 0
     found["trainer"]["balance_batch"] = False
-    found["async_training"] = {"staleness_threshold": theta, "trigger_parameter_sync_step": trigger, "require_batches": 1}
+    found["async_training"] = {
+        "staleness_threshold": theta,
+        "trigger_parameter_sync_step": trigger,
+        "require_batches": 1,
+    }
     return found
 
 
@@ -51,8 +64,10 @@ def spread(name: str, values: Sequence[float]) -> dict[str, float]:
     return {f"{name}/mean": sum(values) / len(values), f"{name}/max": max(values), f"{name}/min": min(values)}
 
 
-def record(step: int, rows: Sequence[tuple[int, int]], tokens: int = 10, scale: int = 1, **more: float) -> dict[str, Any]:
-    """Metrics of a V1 step whose rows have staleness (last, worst); every row has ``tokens`` tokens and a prompt of 4."""
+def record(
+    step: int, rows: Sequence[tuple[int, int]], tokens: int = 10, scale: int = 1, **more: float
+) -> dict[str, Any]:
+    """Metrics of a V1 step whose rows have staleness (last, worst), ``tokens`` tokens each and a prompt of 4."""
     off = "training/off_policy/trajectory"
     data = {
         "training/global_step": step,
@@ -238,14 +253,21 @@ class Run:
                 keys_mapping=names,
             )
             state = {"controller_id": "TQ", "partitions": {"train": partition}, "index_manager": {}, "sampler": {}}
-            self.write(f"{folder}/metadata.json", json.dumps({"storage_saved": True, "user_metadata": {"global_steps": step}}))
+            self.write(
+                f"{folder}/metadata.json", json.dumps({"storage_saved": True, "user_metadata": {"global_steps": step}})
+            )
             path = self.write(f"{folder}/controller_state.pkl", pickle.dumps(state, protocol=5))
         if masks:
-            self.storage(f"{folder}/simple_storage/su_0_TQ.pkl", {names[name]: mask for name, mask in buffer.masks.items()})
+            self.storage(
+                f"{folder}/simple_storage/su_0_TQ.pkl", {names[name]: mask for name, mask in buffer.masks.items()}
+            )
         return path
 
     def storage(self, path: str, masks: Mapping[int, Sequence[int]]) -> None:
-        load, rebuild_tensor = function("torch.storage", "_load_from_bytes"), function("torch._utils", "_rebuild_tensor_v2")
+        load, rebuild_tensor = (
+            function("torch.storage", "_load_from_bytes"),
+            function("torch._utils", "_rebuild_tensor_v2"),
+        )
         with foreign({"torch": [], "torch.storage": [], "torch._utils": []}):
             sys.modules["torch.storage"]._load_from_bytes = load  # type: ignore[attr-defined]
             sys.modules["torch._utils"]._rebuild_tensor_v2 = rebuild_tensor  # type: ignore[attr-defined]
@@ -255,7 +277,10 @@ class Run:
 
 def console_record(item: Mapping[str, Any]) -> str:
     """A record as the console logger prints it: whole numbers plain, others as numpy's repr."""
-    values = (f"{name}:np.float64({value})" if isinstance(value, float) else f"{name}:{value}" for name, value in item["data"].items())
+    values = (
+        f"{name}:np.float64({value})" if isinstance(value, float) else f"{name}:{value}"
+        for name, value in item["data"].items()
+    )
     return f"step:{item['step']} - " + " - ".join(values)
 
 
@@ -286,7 +311,10 @@ class Tables:
 
     def classes(self, step: int) -> list[tuple[int, int, int]]:
         """(how many, least, most staleness) of a step's undated rows."""
-        counts = {row["trajectory_id"]: 1 if row["multiplicity_lo"] is None else row["multiplicity_lo"] for row in self.rows("trajectories")}
+        counts = {
+            row["trajectory_id"]: 1 if row["multiplicity_lo"] is None else row["multiplicity_lo"]
+            for row in self.rows("trajectories")
+        }
         rows = [row for row in self.rows("uses") if row["step"] == step and row["staleness_hi"] is not None]
         return sorted((counts[row["trajectory_id"]], row["staleness_lo"], row["staleness_hi"]) for row in rows)
 

@@ -38,8 +38,12 @@ def read(data: bytes, **options: Any) -> Any:
 def test_objects_of_unknown_classes_become_stubs(foreign: Any) -> None:
     data = pickle.dumps({"a": foreign(), "b": 1}, protocol=5)
     value = read(data, stubs=True)
-    assert (value["b"], value["a"].name, value["a"].state) == (1, "some.framework.Partition", {"tags": {1: {"status": "running"}}})
-    with pytest.raises(BadTorchFile, match="some.framework.Partition"):
+    assert (value["b"], value["a"].name, value["a"].state) == (
+        1,
+        "some.framework.Partition",
+        {"tags": {1: {"status": "running"}}},
+    )
+    with pytest.raises(BadTorchFile, match=r"some\.framework\.Partition"):
         read(data)
 
 
@@ -75,7 +79,15 @@ def test_arrays_without_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [7, Stub("other", (), None), array("i4", b"\0\0\0"), array("i4", b"\0" * 8, ">"), array("M8", b"\0" * 16), Stub("x._reconstruct", (), (1, 2))]
+    "value",
+    [
+        7,
+        Stub("other", (), None),
+        array("i4", b"\0\0\0"),
+        array("i4", b"\0" * 8, ">"),
+        array("M8", b"\0" * 16),
+        Stub("x._reconstruct", (), (1, 2)),
+    ],
 )
 def test_other_values_are_no_arrays(value: Any) -> None:
     with pytest.raises(BadTorchFile):
@@ -83,10 +95,10 @@ def test_other_values_are_no_arrays(value: Any) -> None:
 
 
 def test_tensors_that_plain_pickle_wrote(tmp_path: Path) -> None:
-    """Their numbers sit in a stream of torch inside the pickle (see tests/parsers/verl_run.py for how one is written)."""
+    """Their numbers sit in a stream of torch inside the pickle (tests/parsers/verl_run.py writes one)."""
     parsers = Path(__file__).parents[1] / "parsers"
     sys.path.insert(0, str(parsers))
-    from verl_run import Run  # noqa: PLC0415
+    from verl_run import Run
 
     Run(tmp_path).storage("unit.pkl", {3: [1, 0, 1]})
     value = read((tmp_path / "unit.pkl").read_bytes(), stubs=True)

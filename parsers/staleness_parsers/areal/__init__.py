@@ -2,7 +2,8 @@
 
 Versions. The rollout engine counts from 0 (initial weights) and is set to s + 1 after the weights of step s were
 pushed; step s (``global_step``) trains on version s: ``v_train = s``, and ``v_gen`` is the version stamped on the
-token, without conversion. The console prints step s as ``Train step s+1``. A step is one version, however many minibatches.
+token, without conversion. The console prints step s as ``Train step s+1``. A step is one version, whatever its
+number of minibatches.
 
 Off by one: up to v2.0.0, and in the v2 controller, the stamp is taken after the answer came back, so tokens of a sample
 that lived through an update may be one version older than told; those of a request that was sent again may be one

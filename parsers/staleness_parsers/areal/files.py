@@ -11,9 +11,7 @@ from staleness_audit.discovery import RunFile, RunFiles
 DUMP = re.compile(r"(?P<root>(?:.*/)?)rollout/(?P<version>-?\d{1,9})/(?P<task>\d{1,12})\.jsonl")
 OLD_DUMP = re.compile(r"(?P<root>(?:.*/)?)generated/(?P<version>\d{1,9})/[^/]+\.txt")
 SESSIONS = re.compile(r"(?P<root>(?:.*/)?)session_tracer/(?:(?P<role>[\w-]+)/)?sessions-r\d{1,6}\.jsonl")
-REQUESTS = re.compile(
-    r"(?P<root>(?:.*/)?)(?:(?:session|request|perf)_tracer/)?(?:(?P<role>[\w-]+)/)?requests-r\d{1,6}\.jsonl"
-)
+REQUESTS = re.compile(r"(?P<root>(?:.*/)?)session_tracer/(?:(?P<role>[\w-]+)/)?requests-r\d{1,6}\.jsonl")
 PERF = re.compile(r"(?P<root>(?:.*/)?)perf_tracer/(?:(?P<role>[\w-]+)/)?traces-r\d{1,6}\.jsonl")
 CONFIG = re.compile(r"(?P<root>(?:.*/)?)config\.ya?ml")
 LOG = re.compile(r"(?P<root>(?:.*/)?)(?P<name>[^/]+)\.(?:log|txt|out|stdout)")

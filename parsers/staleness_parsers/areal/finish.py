@@ -67,6 +67,13 @@ def _settings(staged: Staged) -> Settings:
 
 def _tell(sink: Sink, known: Known, homeless: int) -> None:
     """Say what could not be joined."""
+    if not any(launch.steps for launch in known.launches):
+        sink.diagnose(
+            "warning",
+            "no-steps",
+            "No file tells of a training step; add main.log, the perf_tracer folder, or the TensorBoard files.",
+            opens="training",
+        )
     counted = all("n_seqs" in step.values for launch in known.launches for step in launch.steps.values())
     if homeless and known.traced:
         sink.diagnose(

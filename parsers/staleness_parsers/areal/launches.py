@@ -113,6 +113,8 @@ def launches(
             if part:
                 launch.spans[rank] = part
     for launch in found:
+        # Sessions and a console whose clocks can't be compared say nothing together.
+        launch.dated = shift is not None or not (log and launch.sessions)
         _settle(launch)
     return found, shift is not None or not log
 
@@ -237,6 +239,11 @@ def _zone(found: Sequence[Launch], events: Sequence[Sequence[Row]], runs: Sequen
                 quarters = round((moment - local) / QUARTER)
                 if abs(moment - local - quarters * QUARTER) < 2_000_000 and abs(quarters) <= 60:
                     votes[quarters] += 1
+    for launch, rows in zip(found, runs, strict=False) if not votes else ():
+        # The first sample is started within a quarter of an hour after the tracer is set up.
+        ready = [row["us"] for row in launch.log if row["kind"] == "tracer" and row["us"] is not None]
+        if ready and rows:
+            votes[(rows[0]["submit"] - ready[0] + 5_000_000) // QUARTER] += 1
     return votes.most_common(1)[0][0] * QUARTER if votes else None
 
 
@@ -312,21 +319,8 @@ def _settle(launch: Launch) -> None:
         anchor = _anchor(launch, rank, spans)
         launch.dated = launch.dated and anchor is not None
         for row in spans:
-            if row["step"] is None:
-                continue
-            step = launch.steps.setdefault(row["step"], Step(row["step"]))
-            begin, end = row["begin"] + (anchor or 0), row["end"] + (anchor or 0)
-            if row["name"] == "train.rollout":
-                step.windows[rank] = (begin, end)
-            elif row["name"] == "train.ppo_update":
-                step.trained = (begin, end)
-                step.proof = step.proof or (row["source"], row["line"])
-            elif row["name"] == "train.update_weights":
-                step.paused, step.updated = begin, end
-            elif row["name"] == "train.eval":
-                launch.evaluations.append((begin, end))
-            elif row["name"] == "train.log_stats" and step.done is None:
-                step.done = end
+            if row["step"] is not None:
+                _take_span(launch, rank, row, anchor or 0)
     if launch.first is None and launch.steps:
         launch.first = min(launch.steps)
     times = [row["us"] for row in launch.log if row["us"] is not None]
@@ -345,6 +339,22 @@ def _settle(launch: Launch) -> None:
             # A step that left no trace pushed its weights before this one did.
             launch.marks.extend([at] * (number + 1 - before))
             before = max(before, number + 1)
+
+
+def _take_span(launch: Launch, rank: int, row: Row, anchor: int) -> None:
+    step = launch.steps.setdefault(row["step"], Step(row["step"]))
+    begin, end = row["begin"] + anchor, row["end"] + anchor
+    if row["name"] == "train.rollout":
+        step.windows[rank] = (begin, end)
+    elif row["name"] == "train.ppo_update":
+        step.trained = (begin, end)
+        step.proof = step.proof or (row["source"], row["line"])
+    elif row["name"] == "train.update_weights":
+        step.paused, step.updated = begin, end
+    elif row["name"] == "train.eval":
+        launch.evaluations.append((begin, end))
+    elif row["name"] == "train.log_stats" and step.done is None:
+        step.done = end
 
 
 def _anchor(launch: Launch, rank: int, spans: Sequence[Row]) -> int | None:

@@ -23,8 +23,8 @@ class Task:
     """One task. Times in microseconds since 1970. ``status``: accepted, rejected, failed, timeout, or None (not known).
 
     ``sure``: the status is recorded, not guessed from the order of lines. ``order``: place among the starts of its
-    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped. ``doubt``: tasks
-    of one such number may have had each other's outcomes.
+    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped. ``doubt``:
+    tasks of one such number may have had each other's outcomes.
     """
 
     launch: int
@@ -115,7 +115,9 @@ def _from_console(launch: Launch, rank: int, log: list[Row]) -> list[Task]:
 
 def _handed_over(ended: int | None, launch: Launch) -> int | None:
     """When a result of a pause reached the collector: soon after the resume, as the runner looks every half second."""
-    for begin, resumed in launch.pauses if ended is not None else ():
+    if ended is None:
+        return None
+    for begin, resumed in launch.pauses:
         if begin <= ended <= resumed:
             return None if resumed == FOREVER else resumed + AFTER_RESUME
     return ended

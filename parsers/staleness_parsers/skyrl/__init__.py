@@ -1,15 +1,16 @@
 """SkyRL, fully async trainer: aggregates of console text, trackers, dumped batches and checkpoints.
 
 Versions. v{k} is the policy after k completed global steps (v0 = initial weights). The batch of step g is trained on
-v{g-1} and its sync publishes v{g}: ``v_train = g - 1`` within a first launch. Across launches only up to a constant: the
-checkpoint at the end of training carries the number of a step that nobody did, so a run resumed from ``global_step_{N+1}``
-goes on with step N+2 on v{N} (see ``history``).
+v{g-1} and its sync publishes v{g}: ``v_train = g - 1`` within a first launch. Across launches only up to a constant:
+the checkpoint at the end of training carries the number of a step that nobody did, so a run resumed from
+``global_step_{N+1}`` goes on with step N+2 on v{N} (see ``history``).
 
-No file holds a version of a token. Reported staleness s of a group is ``g_train - g_admitted``; engines serve v{g-1} while
-step g is collected, and v{g} from its sync on, a moment before the counter moves. So the oldest token of a group is s
-old, or s - 1 if the group was admitted or its first token made after that sync, and never older than s: the bound in the
-configuration is the bound in ``v_train - v_gen``, a report of bound + 1 proves nothing, one of bound + 2 does. Later tokens
-are anything from 0 to s old. A start may have been put off further where requests wait for an engine's slot.
+No file holds a version of a token. Reported staleness s of a group is ``g_train - g_admitted``; engines serve v{g-1}
+while step g is collected, and v{g} from its sync on, a moment before the counter moves. So the oldest token of a group
+is s old, or s - 1 if the group was admitted or its first token made after that sync, and never older than s: the bound
+in the configuration is the bound in ``v_train - v_gen``, a report of bound + 1 proves nothing, one of bound + 2 does.
+Later tokens are anything from 0 to s old. A start may have been put off further where requests wait for an engine's
+slot.
 
 Which group has which s is not recorded: each step becomes anonymous classes by rank of age (``batches``), from what all
 multisets have in common that fit its mean, share, extremes, counts and warnings (``staleness_audit.solve``).
@@ -26,7 +27,7 @@ from staleness_parsers.skyrl.console import read_console
 from staleness_parsers.skyrl.dumps import read_checkpoint, read_dump
 from staleness_parsers.skyrl.files import survey
 from staleness_parsers.skyrl.finish import ASSUMPTIONS, finish_run
-from staleness_parsers.skyrl.trackers import read_events
+from staleness_parsers.skyrl.trackers import read_events, read_offline
 
 
 class SkyRL:
@@ -42,17 +43,21 @@ class SkyRL:
         files = survey(run)
         evidence = [f"{file.source}: console text of SkyRL's own modules" for file in files.consoles[:1]]
         evidence += [f"{file.source}: an event file with async/staleness_*" for file in files.events[:1]]
+        evidence += [f"{file.source}: a W&B file with SkyRL's keys" for file in files.offline[:1]]
         evidence += [f"{file.source}: a dumped training batch" for file, _ in files.dumps[:1]]
         evidence += [f"{file.source}: a checkpoint's state" for file, _, part in files.checkpoints if "async" in part][
             :1
         ]
-        return Detection(tuple(evidence)) if evidence else None
+        old = any(b"skyrl_train." in run.head(file.source, 1 << 16) for file in files.consoles[:1])
+        dialect = "skyrl_train (up to February 2026)" if old else None
+        return Detection(tuple(evidence), dialect=dialect) if evidence else None
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:
         """One unit per file: records of a log mean something only after those before them."""
         files = survey(run)
         units = [Unit("console", (run.whole(file.source),)) for file in files.consoles]
         units += [Unit("events", (run.whole(file.source),)) for file in files.events]
+        units += [Unit("offline", (run.whole(file.source),)) for file in files.offline]
         units += [Unit("dump", (run.whole(file.source),), {"step": step}) for file, step in files.dumps]
         units += [Unit("checkpoint", (run.whole(file.source),), {"step": step}) for file, step, _ in files.checkpoints]
         return units
@@ -64,6 +69,8 @@ class SkyRL:
             read_console(run, piece, sink)
         elif unit.kind == "events":
             read_events(run, piece, sink)
+        elif unit.kind == "offline":
+            read_offline(run, piece, sink)
         elif unit.kind == "dump":
             read_dump(run, piece, unit.options["step"], sink)
         else:

@@ -1,13 +1,14 @@
 """Solving each step's batch: who may be how old, and how many tokens that is (guide sections 3 and 5.2).
 
-The reported staleness s of a group is the number of steps since its admission. Its oldest token is s or s - 1 old; s = 0
-is exactly 0. Where a request may have waited for a slot, or the configuration is not at hand, it is anything up to s.
+The reported staleness s of a group is the number of steps since its admission. Its oldest token is s or s - 1
+old; s = 0 is exactly 0. Where a request may have waited for a slot, or the configuration is not at hand, it is anything
+up to s.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -57,8 +58,9 @@ class Frame:
 class Part:
     """Neighbouring members of a batch in the order of age: anonymous, alike as far as is known.
 
-    ``groups`` (None = not known), ``trajectories``, ``tokens`` in the loss (upper end None = open), ``reported`` and true
-    ``staleness`` of each. ``trained``: each surely has a token in the loss. ``line``: a warning that names this age.
+    ``groups`` (None = not known), ``trajectories``, ``tokens`` in the loss (upper end None = open), ``reported`` and
+    true ``staleness`` of each. ``trained``: each surely has a token in the loss. ``line``: a warning that names this
+    age.
     """
 
     groups: Range | None
@@ -82,7 +84,22 @@ class Batch:
     notes: tuple[tuple[str, str], ...] = field(default=())
 
 
-def frame_of(launch: Launch, top: dict[int, int], dumps: dict[int, Sequence[Group]], concurrency: int | None) -> Frame:
+def whole_trajectories(groups: list[Group], settings: Settings) -> list[Group]:
+    """Return the groups of a batch whose rows are turns, where it does not say which turns belong together.
+
+    None are left if some rows are masked: then it is not known how many trajectories are.
+    """
+    size = settings.samples
+    if settings.stepwise is not True or size is None or all(group.trajectories == size for group in groups):
+        return groups
+    if any(group.unmasked < group.trajectories for group in groups):
+        return []
+    return [replace(group, trajectories=size, unmasked=size) for group in groups]
+
+
+def frame_of(
+    launch: Launch, top: dict[int, int], dumps: Mapping[int, Sequence[Group]], concurrency: int | None
+) -> Frame:
     """Find out sizes and the bound of a launch, from its configuration or from what fits all of its steps."""
     settings = launch.settings
     steps = [step for step in launch.steps.values() if "async/staleness_mean" in step.figures]
@@ -95,7 +112,7 @@ def frame_of(launch: Launch, top: dict[int, int], dumps: dict[int, Sequence[Grou
     stated = settings.bound if settings.bound is not None else launch.stated_bound
     dumped = {len(groups) for groups in dumps.values()}
     if settings.groups or (len(dumped) == 1):
-        sizes = (settings.groups or dumped.pop(),)
+        sizes: tuple[int, ...] = (settings.groups or dumped.pop(),)
         bounds = (stated,) if stated is not None else _bounds(steps, top, sizes)
         return Frame(
             sizes, samples or 1, samples is not None or bool(dumped), bounds, prompt, settings.stepwise is False
@@ -224,7 +241,7 @@ def solve_batch(
 
 
 def _bands(solution: Solution, masked: int, prompt: bool) -> list[tuple[bool, Range, Range, int]]:
-    """Return (surely there, reported, true staleness, members) of those that ``masked`` unknown others are taken from."""
+    """Return (surely there, reported, true staleness, members) of those left when ``masked`` unknown ones are gone."""
     places = [(band.members[0] > 0, band.values) for band in solution.bands() for _ in range(band.members[1])]
     # The i-th oldest of those that are left is at most the i-th oldest of all, and at least the one ``masked`` later.
     left = [(later[0], (later[1][0], first[1][1])) for first, later in zip(places, places[masked:], strict=False)]
@@ -297,7 +314,7 @@ def _without_dump(step: Step, solution: Solution, frame: Frame, settings: Settin
 
 
 def kept_key(step: Step, name: str) -> Figure | None:
-    """Return a generation metric over the trained groups alone (pitfall 9: with drops there is a key for those kept)."""
+    """Return a generation metric over the trained groups alone: with drops, there is a key for those kept."""
     if f"generate_kept/{name}" in step.figures:
         return step.figures[f"generate_kept/{name}"]
     dropped = step.size("async/num_groups_dropped")
@@ -305,7 +322,7 @@ def kept_key(step: Step, name: str) -> Figure | None:
 
 
 def _tokens_each(step: Step, frame: Frame) -> tuple[int | None, int | None]:
-    """Return the fewest and most loss tokens of a row, also over dropped ones; with several rows a trajectory, no most."""
+    """Return the fewest and most loss tokens of a trajectory; no most where it may be several rows."""
     low = kept_key(step, "min_assistant_tokens") or step.figure("generate/min_assistant_tokens")
     high = kept_key(step, "max_assistant_tokens") or step.figure("generate/max_assistant_tokens")
     return (int(low.value) if low else None, int(high.value) if high and frame.rows_are_trajectories(step) else None)

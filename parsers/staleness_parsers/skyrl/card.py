@@ -7,31 +7,42 @@ from typing import Final
 from staleness_audit.parser import Artifact, Card, Mode
 
 UNIT: Final = "training steps"
-CONVERSION: Final = "the bound itself: reported staleness (step trained minus step admitted) is the age of a group's oldest token, or one more"
+CONVERSION: Final = (
+    "the bound itself: reported staleness (step trained minus step admitted) is the age of a group's oldest token, or "
+    "one more"
+)
 STRICT: Final = (
-    "With a bound of 0, the quota of a step is its batch: training waits until every admitted group is done, and each is trained "
-    "in the step that admitted it."
+    "With a bound of 0, the quota of a step is its batch: training waits until every admitted group is done, and each "
+    "is trained in the step that admitted it."
 )
 NO_LIMIT: Final = (
-    "Only admission is limited: a group that takes long is trained in whatever step of its epoch it ends, with a warning, and "
-    "nothing is dropped or cancelled for age."
+    "Only admission is limited: a group that takes long is trained in whatever step of its epoch it ends, with a "
+    "warning, and nothing is dropped or cancelled for age."
 )
-BATCH_REASON: Final = "Whole batches are generated between weight syncs, at most one step ahead of the trainer (one-step-off), or none (synchronous)."
+BATCH_REASON: Final = (
+    "Whole batches are generated between weight syncs, at most one step ahead of the trainer (one-step-off), or none "
+    "(synchronous)."
+)
 CARD: Final = Card(
     title="SkyRL (fully async trainer)",
     unit=UNIT,
     artifacts=(
         Artifact(
             "console log (*.log, *.out, *.txt; wandb's files/output.log)",
-            "keep the output of the job from its first line on (it begins with the configuration); with trainer.logger=console "
-            "it also has the metrics",
-            "which steps were trained; the reported age of each group over the bound, so proven violations from bound + 2 on; "
-            "with the metrics the ages of all others, exactly up to a bound of 2",
+            "keep the output of the job from its first line on: it begins with the configuration; with "
+            "trainer.logger=console it also has the metrics",
+            "which steps were trained; the reported age of each group over the bound, so proven violations from "
+            "bound + 2 on; with the metrics the ages of all others, exactly up to a bound of 2",
         ),
         Artifact(
-            "tensorboard_log/events.out.tfevents.*",
+            "events.out.tfevents.*",
             "trainer.logger=tensorboard (reading needs the extra `tensorboard`)",
             "per step mean, share, extremes and count of reported ages, and loss tokens; alone, no violation is proven",
+        ),
+        Artifact(
+            "wandb/offline-run-*/run-*.wandb",
+            "trainer.logger=wandb with WANDB_MODE=offline",
+            "the same numbers in full precision, and the configuration",
         ),
         Artifact(
             "dumped_data/global_step_<g>_training_input.pkl",
@@ -64,7 +75,7 @@ CARD: Final = Card(
             "Generation and training alternate.",
         ),
     ),
-    betrays="A lost line inside a step's metrics makes that record unreadable and is reported; a lost record of a whole step shows as "
-    "a gap in the numbers. A lost warning contradicts the count in the metrics, where there are any. Nothing betrays groups "
-    "that were running or finished but untrained when a launch ended: the quota bounds them.",
+    betrays="A damaged line inside a step's metrics is reported; a step of which every line is lost shows as a gap in "
+    "the numbers; a lost warning contradicts the count in the metrics, where there are any. Nothing betrays groups "
+    "that were running, or done and untrained, when a launch ended: the quota bounds them.",
 )

@@ -1,8 +1,8 @@
 """Reading console text: phases, warnings, tracker blocks, the configuration (guide section 5.1).
 
-A record begins with ``YYYY-MM-DD HH:MM:SS.mmm | LEVEL | module:function:line - `` behind Ray's prefix or a progress bar, and
-continues on the lines after it. Only records of the framework's own modules are looked at; line numbers never are. Times
-name no zone and are taken for UTC.
+A record begins with ``YYYY-MM-DD HH:MM:SS.mmm | LEVEL | module:function:line - `` behind Ray's prefix or a progress
+bar, and continues on the lines after it. Only records of the framework's own modules are looked at; line numbers never
+are. Times name no zone and are taken for UTC.
 
 The text of an example (pitfall 7) may look like anything, also like a record. What begins inside it is believed only if
 it is coloured as the log is, comes within minutes of it, and is something that the trainer says right after an example.
@@ -35,8 +35,8 @@ MARKS: Final[dict[str, Any]] = {
     "value": pl.Float64,
     "text": pl.String,
 }
-"""Staged ``skyrl_marks``, one row per message that matters, in the order of the file. ``launch`` counts the launches in the
-file from 0; ``word`` is a phase, ``number`` a step, count or staleness (see ``_MESSAGES``), ``value`` seconds."""
+"""Staged ``skyrl_marks``, one row per message that matters, in the order of the file. ``launch`` counts the launches in
+the file from 0; ``word`` is a phase, ``number`` a step, count or staleness (see ``_MESSAGES``), ``value`` seconds."""
 
 NUMBERS: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -48,8 +48,9 @@ NUMBERS: Final[dict[str, Any]] = {
     "value": pl.Float64,
     "form": pl.String,
 }
-"""Staged ``skyrl_numbers``: what a tracker was given. ``form`` tells its precision: ``whole``, ``printed`` (four decimals),
-``single`` (32 bits) or ``double``; ``line`` is the block's first line, or the number of the record in an event file."""
+"""Staged ``skyrl_numbers``: what a tracker was given. ``form`` tells its precision: ``whole``, ``printed`` (four
+decimals), ``single`` (32 bits) or ``double``; ``line`` is the block's first line, or the number of the record in an
+event file."""
 
 CONFIGS: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -58,7 +59,8 @@ CONFIGS: Final[dict[str, Any]] = {
     "step": pl.Int64,
     "config": pl.String,
 }
-"""Staged ``skyrl_configs``: a configuration as JSON, of a launch in a log or (``launch`` null) of a checkpoint's step."""
+"""Staged ``skyrl_configs``: a configuration as JSON, of a launch in a log or (``launch`` null) of a checkpoint's
+step."""
 
 HEADER: Final = re.compile(
     r"(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| (?P<level>[A-Z]+) *\| "
@@ -100,6 +102,8 @@ _MESSAGES: Final = tuple(
         ("done", r"Training done!"),
     )
 )
+_COLLECTED: Final = ("config", "block")
+"""Records whose continuation lines say something."""
 _SETUP: Final = frozenset({"config", "prompts"})
 """Messages that a launch begins with; each comes once per launch (pitfall 3)."""
 
@@ -144,6 +148,8 @@ class _Reader:
 
     def line(self, line: int, raw: str, cut: bool) -> None:
         """Take one physical line, which may hold a progress bar, several carriage returns, and a record."""
+        if " | " not in raw and (self.record is None or self.record["kind"] not in _COLLECTED):
+            return
         for part in raw.split("\r"):
             plain = strip_ansi(part)
             prefix = _PREFIX.match(plain)
@@ -194,7 +200,7 @@ class _Reader:
         # A record glued to a progress bar lacks the prefix that the lines after it have.
         self.actor = actor or self.actor
         self.record = row
-        if row["kind"] not in ("config", "block"):
+        if row["kind"] not in _COLLECTED:
             self.marks.append(row)
 
     def _count_launch(self, row: dict[str, Any]) -> None:
@@ -207,7 +213,7 @@ class _Reader:
         self.begun = self.begun or (kind == "started" and row["word"] == "step") or kind in ("failed", "done")
 
     def _continue(self, text: str, actor: str | None, cut: bool) -> None:
-        if self.record is None or self.record["kind"] not in ("config", "block"):
+        if self.record is None or self.record["kind"] not in _COLLECTED:
             return
         if actor != self.actor and actor is not None and self.actor is not None:
             return  # another process speaks in between
@@ -226,7 +232,7 @@ class _Reader:
         record, body, cut = self.record, self.body, self.cut
         if record is not None and record["kind"] == "example":
             self.record = None
-        if record is None or record["kind"] not in ("config", "block"):
+        if record is None or record["kind"] not in _COLLECTED:
             return
         self.record, self.body, self.cut = None, [], False
         if record["kind"] == "config":

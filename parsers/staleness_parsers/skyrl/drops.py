@@ -1,8 +1,11 @@
-"""What was never trained: groups without variance, partial batches, what a launch left behind (guide sections 4, 5.2, 8).
+"""What was never trained: groups without variance, partial batches, what a launch left behind.
+
+Guide sections 4, 5.2 and 8.
 
 Only ``sample_full_batch`` drops groups, and the metrics count them per step. What the last, incomplete batch of an
-epoch dropped is in no metric, but an epoch that is exhausted has used all its N*B prompts, each trained or dropped (pitfall
-9). At any moment at most (S+1)*B groups are admitted and untrained, which bounds what a launch can leave behind.
+epoch dropped is in no metric, but an epoch that is exhausted has used all its N*B prompts, each trained or dropped
+(pitfall 9). At any moment at most (S+1)*B groups are admitted and untrained, which bounds what a launch can leave
+behind.
 """
 
 from __future__ import annotations
@@ -58,9 +61,11 @@ def _exhausted(found: Sequence[Stretch], frames: Mapping[int, Frame]) -> Iterato
         if not launch.settings.refill or epoch is None or planned is None or len(frame.sizes) != 1:
             continue
         following = path[index + 1][1].size("trainer/epoch") if index + 1 < len(path) else None
-        ended = following != epoch if index + 1 < len(path) else bool(launch.done and not launch.stopped)
+        ended = following not in (None, epoch) if index + 1 < len(path) else bool(launch.done and not launch.stopped)
+        if not ended:
+            continue
         steps = [step for _, step in path[: index + 1] if step.size("trainer/epoch") == epoch]
-        if not ended or any("async/num_groups_dropped" not in step.figures for step in steps):
+        if any("async/num_groups_dropped" not in step.figures for step in steps):
             continue
         counted = sum(step.size("async/num_groups_dropped") or 0 for step in steps)
         left = frame.sizes[0] * (planned - len(steps)) - counted
@@ -75,13 +80,17 @@ def _exhausted(found: Sequence[Stretch], frames: Mapping[int, Frame]) -> Iterato
 
 
 def drops_are_told(stretch: Stretch) -> bool:
-    """Whether every drop of a launch is counted somewhere: nothing is dropped without the refill, nor with it unsaid."""
+    """Whether every drop of a launch is counted somewhere; without the refill there are none, nor their number."""
     launch = stretch.launch
     if launch.settings.known and not launch.settings.refill:
         return True
-    counted = ["async/num_groups_dropped" in step.figures for step in launch.steps.values()]
-    recorded = [bool(step.words) for step in launch.steps.values()]
-    return bool(counted) and (all(counted) or (all(recorded) and not any(counted) and not launch.settings.known))
+    # The last wait of an epoch that is exhausted takes nothing; what it dropped follows from the epoch.
+    ended = bool(launch.done)
+    steps = [step for step in launch.steps.values() if step.taken or step.completed or not ended]
+    counted = ["async/num_groups_dropped" in step.figures for step in steps]
+    if any(counted) or launch.settings.refill:
+        return all(counted) and launch.per_epoch is not None
+    return bool(counted) and all(step.words for step in steps)
 
 
 def left_over(stretch: Stretch, frame: Frame) -> int | None:

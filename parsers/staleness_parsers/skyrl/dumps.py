@@ -1,7 +1,7 @@
 """Reading training batches and checkpoints as data (guide sections 5.3 and 5.4).
 
-A batch is a pickle of one object whose state holds raw buffers; no code of it is run, names in it are only noted. Tensors
-of older files that pickled themselves are not looked at, the state beside them says the same.
+A batch is a pickle of one object whose state holds raw buffers; no code of it is run, names in it are only noted.
+Tensors of older files that pickled themselves are not looked at, the state beside them says the same.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ GROUPS: Final[dict[str, Any]] = {
     "loss_tokens": pl.Int64,
     "masked_tokens": pl.Int64,
 }
-"""Staged ``skyrl_groups``, one row per group of a batch, in batch order: its trajectories, those with a token in the loss,
-their loss tokens, and the response tokens (environment included) of the others."""
+"""Staged ``skyrl_groups``, one row per group of a batch, in batch order: its trajectories, those with a token in the
+loss, their loss tokens, and the response tokens (environment included) of the others."""
 
 CHECKPOINTS: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -42,7 +42,8 @@ CHECKPOINTS: Final[dict[str, Any]] = {
     "filtered": pl.Int64,
     "epoch": pl.Int64,
 }
-"""Staged ``skyrl_checkpoints``: how many groups of the current epoch were trained and filtered (null = not recorded)."""
+"""Staged ``skyrl_checkpoints``: how many groups of the current epoch were trained and filtered (null = not
+recorded)."""
 
 _DTYPES: Final = {
     "float32": pa.float32(),
@@ -101,13 +102,13 @@ def _state(data: bytes) -> dict[str, Any]:
 
 def _groups(state: dict[str, Any]) -> list[dict[str, int]]:
     batch = state["batch_dict"]
-    metadata = state.get("metadata") if isinstance(state.get("metadata"), dict) else {}
+    metadata: dict[str, Any] = state["metadata"] if isinstance(state.get("metadata"), dict) else {}
     loss, response = _row_sums(batch.get("loss_mask")), _row_sums(batch.get("response_mask"))
     if loss is None:
         raise _NotABatch("its loss mask is missing")
     rows = len(loss) - _count(metadata.get("pad_size"))
     trajectories = _trajectories(metadata.get("is_last_step", batch.get("is_last_step")), rows)
-    found = []
+    found: list[dict[str, int]] = []
     for start, end in _boundaries(metadata.get("policy_prompt_boundaries"), rows):
         members = [range(max(a, start), min(b, end)) for a, b in trajectories if a < end and b > start]
         sums = [sum(loss[row] for row in member) for member in members]

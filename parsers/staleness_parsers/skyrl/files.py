@@ -11,6 +11,7 @@ from staleness_parsers.skyrl.console import looks_like_console
 _HEAD_BYTES = 1 << 16
 _CONSOLE = re.compile(r"(?:.*/)?[^/]+\.(?:log|txt|out|stdout|err|stderr)(?:\.\d+)?|(?:.*/)?[^/.]+")
 _EVENTS = re.compile(r"(?:.*/)?events\.out\.tfevents\.[^/]*")
+_OFFLINE = re.compile(r"(?:.*/)?run-[^/]*\.wandb")
 _DUMP = re.compile(r"(?P<root>(?:.*/)?)global_step_(?P<step>\d{1,9})_training_input\.pkl")
 _CHECKPOINT = re.compile(
     r"(?P<root>(?:.*/)?)global_step_(?P<step>\d{1,9})/(?P<part>fully_async_state|trainer_state)\.pt"
@@ -24,6 +25,7 @@ class Files:
 
     consoles: tuple[RunFile, ...]
     events: tuple[RunFile, ...]
+    offline: tuple[RunFile, ...]
     dumps: tuple[tuple[RunFile, int], ...]
     checkpoints: tuple[tuple[RunFile, int, str], ...]
     other_roots: tuple[str, ...] = ()
@@ -43,6 +45,7 @@ def survey(run: RunFiles) -> Files:
         events=tuple(
             file for file in files if _EVENTS.fullmatch(file.name) and _OWN_KEY in run.head(file.source, _HEAD_BYTES)
         ),
+        offline=tuple(file for file in files if _OFFLINE.fullmatch(file.name) and _is_offline(run, file)),
         dumps=tuple((file, int(found["step"])) for found, file in dumps if found["root"] == dump_roots[0]),
         checkpoints=tuple(
             (file, int(found["step"]), found["part"])
@@ -51,6 +54,11 @@ def survey(run: RunFiles) -> Files:
         ),
         other_roots=(*dump_roots[1:], *checkpoint_roots[1:]),
     )
+
+
+def _is_offline(run: RunFiles, file: RunFile) -> bool:
+    head = run.head(file.source, _HEAD_BYTES)
+    return _OWN_KEY in head or b"max_staleness_steps" in head
 
 
 def _is_console(run: RunFiles, file: RunFile) -> bool:

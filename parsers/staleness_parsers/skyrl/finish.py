@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from staleness_audit.parser import Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
-from staleness_parsers.skyrl.batches import Frame, Group, frame_of, loss_tokens, solve_batch
+from staleness_parsers.skyrl.batches import Frame, Group, frame_of, loss_tokens, solve_batch, whole_trajectories
 from staleness_parsers.skyrl.card import BATCH_REASON, CONVERSION, NO_LIMIT, STRICT, UNIT
 from staleness_parsers.skyrl.drops import drops, drops_are_told, left_over
 from staleness_parsers.skyrl.history import Stretch, attempts, stretches
@@ -24,7 +24,9 @@ from staleness_parsers.skyrl.rows import (
 from staleness_parsers.skyrl.settings import BOUND_KEY, Settings, read_settings
 
 ASSUMPTIONS: Final = {
-    "generate_concurrency_per_engine": "SKYRL_GENERATE_CONCURRENCY_PER_ENGINE of the run, which no file records (default 512)"
+    "generate_concurrency_per_engine": (
+        "SKYRL_GENERATE_CONCURRENCY_PER_ENGINE of the run, which no file records (default 512)"
+    )
 }
 
 
@@ -58,10 +60,13 @@ def finish_run(staged: Staged, run_assume: Mapping[str, str], sink: Sink) -> Run
 
 def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[Group]]]:
     configs: dict[tuple[str, int], Settings] = {}
+    tracked: dict[str, Settings] = {}
     checkpointed: dict[str, Any] = {}
     for row in _rows(staged, "skyrl_configs"):
         config = orjson.loads(row["config"])
-        if row["launch"] is None:
+        if row["launch"] is None and row["step"] is None:
+            tracked[row["source"]] = read_settings(config)
+        elif row["launch"] is None:
             checkpointed = checkpointed or config
         else:
             configs[row["source"], row["launch"]] = read_settings(config)
@@ -82,6 +87,9 @@ def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[
     if not launches and (dumped or saved):
         launches = [_from_files(dumped, sources, max(saved, default=0))]
     for launch in launches:
+        own = next((tracked[source] for source in sorted(launch.sources) if source in tracked), None)
+        if not launch.settings.known and own is not None:
+            launch.settings = own
         # A checkpoint keeps the configuration of the launch that wrote it; launches of one run mostly share it.
         if not launch.settings.known and checkpointed and len(launches) == 1:
             launch.settings = read_settings(checkpointed)
@@ -89,11 +97,12 @@ def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[
 
 
 def _confirm(found: Sequence[Stretch], saved: Sequence[int]) -> None:
-    """A checkpoint proves its step, if no earlier launch can have written it."""
+    """Take a checkpoint as proof of its step, if no earlier launch can have written it."""
     for number in saved:
         owners = [stretch for stretch in found if number in stretch.launch.steps]
-        if len(owners) == 1 and owners[0].launch.steps[number].completed is None:
-            owners[0].launch.steps[number].completed = True
+        if len(owners) == 1 and owners[0].launch.steps[number].taken:
+            step = owners[0].launch.steps[number]
+            step.completed = True if step.completed is None else step.completed
 
 
 def _from_files(dumped: Mapping[int, Sequence[Group]], sources: Mapping[int, str], saved: int) -> Launch:
@@ -111,25 +120,21 @@ def _assign_dumps(
 ) -> dict[int, dict[int, list[Group]]]:
     """Give each batch to the last launch that took one for this step: it overwrote those before (pitfall 2)."""
     given: dict[int, dict[int, list[Group]]] = {stretch.attempt: {} for stretch in found}
-    for number, groups in dumped.items():
-        owner = next(
-            (
-                stretch
-                for stretch in reversed(found)
-                if number in stretch.launch.steps and stretch.launch.steps[number].taken
-            ),
-            None,
-        )
-        if owner is None:
-            message = f"No log tells of step {number}, whose training batch was dumped; it is not known whether it was trained."
+    for number, rows in dumped.items():
+        takers = [stretch for stretch in found if number in stretch.launch.steps and stretch.launch.steps[number].taken]
+        if not takers:
+            message = f"No log tells of step {number}, whose batch was dumped; it is not known whether it was trained."
             sink.diagnose("warning", "batch-without-step", message, opens="training")
             continue
-        step = owner.launch.steps[number]
-        if not _agrees(step, groups):
-            message = f"The dumped batch of step {number} is not the one that its metrics are of, and was not used."
-            sink.diagnose("warning", "batch-differs", message, source=step.source, line=step.line)
+        launch, attempt = takers[-1].launch, takers[-1].attempt
+        step, groups = launch.steps[number], whole_trajectories(rows, launch.settings)
+        if groups and _agrees(step, groups):
+            given[attempt][number] = groups
             continue
-        given[owner.attempt][number] = groups
+        code = "batch-differs" if groups else "batch-turns-unknown"
+        why = "is not the one its metrics are of" if groups else "does not say which rows are one trajectory"
+        message = f"The dumped batch of step {number} {why}, and was not used."
+        sink.diagnose("warning", code, message, source=step.source, line=step.line)
     return given
 
 

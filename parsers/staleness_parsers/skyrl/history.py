@@ -1,8 +1,8 @@
 """Attempts, versions and epochs: where each launch stands in the run (guide sections 3, 4 and 8).
 
-Version v is the policy after v completed global steps. Inside a launch the batch of step g is trained on v{g-1}, up to a
-constant: a checkpoint written at the end of training carries the number of a step that nobody did (pitfall 1), so that a
-run resumed from it skips a number but no version.
+Version v is the policy after v completed global steps. Inside a launch the batch of step g is trained on v{g-1}, up to
+a constant: a checkpoint written at the end of training carries the number of a step that nobody did (pitfall 1), so
+that a run resumed from it skips a number but no version.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from staleness_parsers.skyrl.launches import Launch, Step
 
 @dataclass
 class Stretch:
-    """A launch as an attempt. ``base``: version that step ``first`` starts from. ``tops``: for each step, how many steps its
-    oldest group can have been admitted before it, as generation starts anew with every launch and every epoch.
+    """A launch as an attempt.
+
+    ``first``: its first step. ``resumed``: last step whose weights it began with (0 = none). ``base``: version that
+    step ``first`` starts from. ``tops``: for each step, how many steps before it its oldest group can have been
+    admitted, as generation starts anew with every launch and every epoch.
     """
 
     attempt: int
     launch: Launch
     first: int
+    resumed: Range
     base: Range
     tops: dict[int, int] = field(default_factory=dict)
 
@@ -38,39 +42,53 @@ def stretches(launches: Sequence[Launch]) -> list[Stretch]:
     for attempt, launch in enumerate(launches):
         said = (launch.resumed_after or 0) + 1
         first = min(launch.steps, default=said) if launch.resumed_after is None else min([said, *launch.steps])
-        stretch = Stretch(attempt, launch, first, _base(found, first - 1))
-        # Where the beginning of a launch is lost, its oldest groups may be from any step before.
-        stretch.tops = _tops(launch, 1 if launch.resumed_after is None else first)
+        resumed = _resumed(found, first - 1)
+        stretch = Stretch(attempt, launch, first, resumed, _base(found, resumed))
+        # Where the beginning of a launch is lost, its oldest groups may be from any step before; a tracker may also
+        # have opened its file anew.
+        stretch.tops = _tops(launch, first if launch.console and launch.resumed_after is not None else 1)
         found.append(stretch)
     return found
 
 
-def _base(before: Sequence[Stretch], resumed_after: int) -> Range:
-    """Return the version that a launch starts from which resumed after this step."""
-    if resumed_after <= 0:
+def _resumed(before: Sequence[Stretch], number: int) -> Range:
+    """Return the last step that had been done when the checkpoint of this number was written."""
+    for stretch in reversed(before):
+        if number in stretch.launch.saved:
+            return stretch.launch.saved[number], stretch.launch.saved[number]
+    path = {step.number: step for _, step in surviving(before, number)}
+    step, earlier = path.get(number), path.get(number - 1)
+    if step is None:
+        # Trackers are told of a step before its checkpoint is written, so this number is from the end of training.
+        skipped = earlier is not None and not any(stretch.launch.console for stretch in before)
+        return number - skipped, number - skipped
+    # Where an epoch ends early, a checkpoint is written under the number of the next one's first step.
+    early = "async/num_groups_dropped" in step.figures and earlier is not None
+    early = early and step.size("trainer/epoch") != path[number - 1].size("trainer/epoch")
+    return number - early, number
+
+
+def _base(before: Sequence[Stretch], resumed: Range) -> Range:
+    """Return the version that a launch starts from which goes on after these steps."""
+    if resumed[1] <= 0:
         return 0, 0
-    path = surviving(before, resumed_after)
+    path = surviving(before, resumed[1])
     if not path:
         # The launches before are not at hand; each may have left a number out.
-        return 0, resumed_after
+        return 0, resumed[1]
     stretch, step = path[-1]
     low, high = stretch.v_train(step.number or 0)
-    missing = resumed_after - (step.number or 0)
-    # Of the number of a checkpoint at the end of training it is known that the step was not done: trackers are told
-    # of a step before its checkpoint is written, and console text tells of both.
-    skipped = missing == 1 and (
-        not stretch.launch.console or any(resumed_after in item.launch.saved for item in before)
-    )
-    return low + 1, high + 1 + (0 if skipped else missing)
+    missing = resumed[1] - (step.number or 0)
+    return low + 1 - (resumed[1] - resumed[0]), high + 1 + missing
 
 
 def surviving(stretches_: Sequence[Stretch], last: int | None = None) -> list[tuple[Stretch, Step]]:
     """Return the completed steps that no later launch rolled back, up to the number ``last``."""
     path: list[tuple[Stretch, Step]] = []
     for stretch in stretches_:
-        path = [item for item in path if (item[1].number or 0) < stretch.first]
-        path += [(stretch, stretch.launch.steps[number]) for number in sorted(stretch.launch.steps)
-                 if number >= stretch.first and stretch.launch.steps[number].completed]  # fmt: skip
+        path = [item for item in path if (item[1].number or 0) <= stretch.resumed[1]]
+        steps = stretch.launch.steps
+        path += [(stretch, steps[at]) for at in sorted(steps) if at >= stretch.first and steps[at].completed]
     return [item for item in path if last is None or (item[1].number or 0) <= last]
 
 
@@ -92,7 +110,8 @@ def attempts(found: Sequence[Stretch]) -> tuple[Attempt, ...]:
     return tuple(
         Attempt(
             stretch.attempt,
-            None if stretch.attempt == 0 else stretch.first - 1,
+            None if stretch.attempt == 0 else stretch.resumed[1],
+            None if stretch.attempt == 0 else stretch.resumed[0],
             started=stretch.launch.first_ts,
             ended=stretch.launch.marks[-1]["ts"] if stretch.launch.marks else None,
         )

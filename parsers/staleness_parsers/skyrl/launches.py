@@ -1,20 +1,23 @@
 """The story of each launch from its marks and numbers: which steps it did, and how far (guide sections 5.1, 5.2, 8).
 
-A step is a *slot* between two ``Started: 'step'``; a number that any line in it names places the slots around it. Of the
-same launch there may be a console log, a copy of it by a tracker, and an event file.
+A step is a *slot* between two ``Started: 'step'``; a number that any line in it names places the slots around it. Of
+the same launch there may be a console log, a copy of it by a tracker, and an event file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 from staleness_audit.solve import Range, rounded, single, whole
 from staleness_parsers.skyrl.settings import Settings
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
+_DOUBLE = Fraction(1, 1 << 52)
 Mark = dict[str, Any]
 Share = tuple[Fraction, Fraction]
 
@@ -37,8 +40,8 @@ class Figure:
 class Step:
     """What is known of one step of one launch; ``number`` is the framework's.
 
-    ``over``: reported staleness and line of each group over the bound (warnings). ``told``: console text of its batch is at
-    hand, so that a group without a warning was not over the bound. ``completed``: as in the table ``steps``.
+    ``over``: reported staleness and line of each group over the bound (warnings). ``told``: console text of its batch
+    is at hand, so that a group without a warning was not over the bound. ``completed``: as in the table ``steps``.
     """
 
     number: int | None
@@ -84,7 +87,11 @@ class Step:
 
 @dataclass
 class Launch:
-    """One launch of the trainer. ``resumed_after``: None = not said, 0 = from scratch."""
+    """One launch of the trainer.
+
+    ``resumed_after``: None = not said, 0 = from scratch. ``saved``: for the number of each checkpoint, the last step
+    done when it was written, which is one less where an epoch or the training had ended (pitfall 1).
+    """
 
     sources: set[str] = field(default_factory=set)
     marks: list[Mark] = field(default_factory=list)
@@ -97,7 +104,7 @@ class Launch:
     stopped: bool = False
     done: Mark | None = None
     failed: Mark | None = None
-    saved: list[int] = field(default_factory=list)
+    saved: dict[int, int] = field(default_factory=dict)
     console: bool = False
     first_ts: datetime | None = None
 
@@ -150,11 +157,14 @@ def _read_marks(launch: Launch, numbers: Iterable[Mapping[str, Any]]) -> None:
     for row in numbers:
         figures.setdefault(row["line"], {})[row["key"]] = _figure(row)
     slots: list[Step] = []
+    saved: list[tuple[int, Step | None, bool]] = []
     for mark in launch.marks:
         _launch_mark(launch, mark)
         if mark["kind"] == "started" and mark["word"] == "step":
             slots.append(Step(None, source=mark["source"], line=mark["line"]))
         slot = slots[-1] if slots else None
+        if mark["kind"] == "saved":
+            saved.append((mark["number"], slot, slot is not None and slot.taken))
         if mark["kind"] == "block" and mark["word"] in ("metrics", "timings", "flushed", "cut"):
             if slot is None:
                 slot = Step(None, source=mark["source"], line=mark["line"])
@@ -168,6 +178,9 @@ def _read_marks(launch: Launch, numbers: Iterable[Mapping[str, Any]]) -> None:
             _slot_mark(slots, slot, mark)
     _place(slots, launch.resumed_after)
     launch.steps = {slot.number: slot for slot in slots if slot.number is not None}
+    launch.saved = {
+        number: number - (slot is None or slot.number != number or not taken) for number, slot, taken in saved
+    }
 
 
 def _launch_mark(launch: Launch, mark: Mark) -> None:
@@ -188,8 +201,6 @@ def _launch_mark(launch: Launch, mark: Mark) -> None:
         launch.done = mark
     elif kind in ("failed", "worker_error"):
         launch.failed = mark
-    elif kind == "saved":
-        launch.saved.append(mark["number"])
 
 
 def _slot_mark(slots: list[Step], slot: Step, mark: Mark) -> None:
@@ -218,16 +229,15 @@ def _numbered(slots: list[Step], slot: Step, number: int) -> Step:
 
 def _place(slots: list[Step], resumed_after: int | None) -> None:
     """Number the slots that no line names by their neighbours."""
-    anchor = next((index for index, slot in enumerate(slots) if slot.number is not None), None)
-    if anchor is None:
-        for index, slot in enumerate(slots):
-            slot.number = (resumed_after or 0) + 1 + index
-        return
+    if slots and all(slot.number is None for slot in slots):
+        slots[0].number = (resumed_after or 0) + 1
+    anchor = next((index for index, slot in enumerate(slots) if slot.number is not None), 0)
+    # A wait that found its epoch exhausted gives its number to the first step of the next.
     for index in range(anchor - 1, -1, -1):
-        slots[index].number = (slots[index + 1].number or 0) - 1
-    for index in range(anchor + 1, len(slots)):
-        if slots[index].number is None:
-            slots[index].number = (slots[index - 1].number or 0) + 1
+        slots[index].number = (slots[index + 1].number or 0) - slots[index].taken
+    for before, slot in pairwise(slots[anchor:]):
+        if slot.number is None:
+            slot.number = (before.number or 0) + before.taken
 
 
 def _figure(row: Mapping[str, Any]) -> Figure:
@@ -236,6 +246,8 @@ def _figure(row: Mapping[str, Any]) -> Figure:
         share = rounded(f"{value:.4f}", 4)
     elif form == "single":
         share = single(value)
+    elif form == "double":
+        share = (Fraction(value) * (1 - _DOUBLE), Fraction(value) * (1 + _DOUBLE))
     else:
         share = (Fraction(value), Fraction(value))
     return Figure(value, share, row["source"], row["line"])
@@ -273,7 +285,7 @@ def _add_event_files(
     launches: list[Launch], files: Mapping[str, Sequence[Mapping[str, Any]]], notes: list[tuple[str, str, str]]
 ) -> None:
     """Give each event file to the launch that wrote it: in order of time, to one that did its steps."""
-    ordered = sorted(files.items(), key=lambda item: min(row["ts"] for row in item[1]))
+    ordered = sorted(files.items(), key=lambda item: (_first(item[1]) or _NEVER, item[0]))
     # Several event files of one launch (a tracker reopened) follow each other without going back.
     free = [launch for launch in launches if launch.steps]
     at = 0
@@ -281,16 +293,16 @@ def _add_event_files(
         steps = _event_steps(rows)
         if not steps:
             continue
-        match = next((index for index in range(at, len(free)) if set(steps) & set(free[index].steps)), None)
+        match = max(range(at, len(free)), key=lambda index: _likeness(steps, free[index].steps), default=None)
+        if match is not None and not set(steps) & set(free[match].steps):
+            match = None
         if match is None:
             if launches and launches[0].console:
                 notes.append(
                     ("events-without-launch", "No launch of the console log did the steps of this event file.", source)
                 )
                 continue
-            launch = Launch(
-                {source}, first_ts=min(row["ts"] for row in rows), steps=steps, resumed_after=min(steps) - 1
-            )
+            launch = Launch({source}, first_ts=_first(rows), steps=steps, resumed_after=min(steps) - 1)
             launches.append(launch)
             continue
         at = match + (len(ordered) <= len(free))
@@ -301,6 +313,15 @@ def _add_event_files(
             own.words |= step.words
             if own.recorded is None:
                 own.source, own.line, own.recorded = step.source, step.line, step.recorded
+
+
+def _first(rows: Iterable[Mapping[str, Any]]) -> datetime | None:
+    return min((row["ts"] for row in rows if row["ts"] is not None), default=None)
+
+
+def _likeness(a: Iterable[int], b: Iterable[int]) -> float:
+    """Return which part of all steps both have."""
+    return len(set(a) & set(b)) / max(len(set(a) | set(b)), 1)
 
 
 def _event_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, Step]:
@@ -324,13 +345,11 @@ def _event_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, Step]:
 def _completed(launch: Launch, step: Step) -> bool | None:
     """Whether a step was trained and its weights published; see the module's docstring for what proves it."""
     number = step.number or 0
-    later = any(
-        other > number and launch.steps[other].words | set(launch.steps[other].phases) for other in launch.steps
-    )
+    later = any(other > number and bool(step.words or step.phases) for other, step in launch.steps.items())
     went_on = step.ended("sync_weights") and any(
         step.began(phase) for phase in ("eval", "save_checkpoints", "save_hf_model")
     )
-    if "metrics" in step.words or later or went_on or number in launch.saved:
+    if "metrics" in step.words or later or went_on or launch.saved.get(number) == number:
         return True
     if step.failed or "flushed" in step.words or (launch.failed is not None and number == max(launch.steps)):
         return False

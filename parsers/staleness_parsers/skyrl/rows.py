@@ -32,7 +32,7 @@ class Tables:
     def __init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
 
-    def add(self, table: str, **row: Any) -> None:  # noqa: ANN401 - a cell holds anything
+    def add(self, table: str, **row: Any) -> None:
         """Add a row; what follows by the framework's rules is ``derived`` unless said otherwise."""
         self.rows.setdefault(table, []).append({"evidence": "derived", **row})
 
@@ -41,8 +41,8 @@ class Tables:
         for table, rows in self.rows.items():
             names = {name for row in rows for name in row}
             ordered = [name for name in SCHEMAS[table].names if name in names]
-            sink.write(table, pl.DataFrame([[row.get(name) for name in ordered] for row in rows], schema=ordered,
-                                           orient="row", infer_schema_length=None))  # fmt: skip
+            cells = {name: [row.get(name) for row in rows] for name in ordered}
+            sink.write(table, pl.DataFrame(cells, strict=False))
 
 
 def write_step(tables: Tables, stretch: Stretch, step: Step, batch: Batch) -> None:
@@ -56,10 +56,7 @@ def write_step(tables: Tables, stretch: Stretch, step: Step, batch: Batch) -> No
         _write_part(tables, key, f"anonymous:{attempt}/{number}/{index}", part, v_train, place)
     if batch.masked[1]:
         name = f"anonymous:{attempt}/{number}/masked"
-        tables.add("trajectories", trajectory_id=name, attempt=attempt, role="train", anonymous=True,
-                   multiplicity_lo=batch.masked[0], multiplicity_hi=batch.masked[1], **place)  # fmt: skip
-        tables.add("spans", trajectory_id=name, span_index=0, tokens_lo=batch.masked_tokens[0], tokens_hi=batch.masked_tokens[1],
-                   loss_tokens_lo=0, loss_tokens_hi=0, version_lo=0, version_hi=v_train[1], monotone=True, **place)  # fmt: skip
+        _write_class(tables, name, attempt, batch.masked, batch.masked_tokens, (0, v_train[1]), place, masked=True)
         tables.add("uses", trajectory_id=name, **key, loss_tokens_lo=0, loss_tokens_hi=0, **place)
     if step.completed:  # of a step that may not have happened, its classes are all there is to count
         _constrain(tables, key, "trajectories", batch.trajectories, place)
@@ -79,7 +76,7 @@ def _step_row(tables: Tables, stretch: Stretch, step: Step, v_train: Range) -> N
         started=started,
         ended=ended,
         waited_us=waited_us,
-        updates=1,
+        updates=stretch.launch.settings.updates or 1,
         completed=step.completed,
         source=step.source,
         line=step.line,
@@ -87,7 +84,7 @@ def _step_row(tables: Tables, stretch: Stretch, step: Step, v_train: Range) -> N
 
 
 def _times(step: Step) -> tuple[datetime | None, datetime | None, int | None]:
-    """Return when the batch was complete, when its weights were out, and the microseconds that the trainer waited for it."""
+    """Return when the batch was complete, when its weights were out, and how long (microseconds) it was waited for."""
     started, ended = step.at("finished", "wait_for_generation_buffer"), step.at("finished", "step")
     begun = step.at("started", "wait_for_generation_buffer")
     if started and begun:
@@ -113,14 +110,43 @@ def _write_part(tables: Tables, key: Row, name: str, part: Part, v_train: Range,
     if part.groups is not None and part.groups[0]:
         group, (groups, _) = name, part.groups
         members = count // groups if exact and count % groups == 0 else None
-        tables.add("groups", group_id=group, attempt=key["attempt"], members_lo=members, members_hi=members,
-                   multiplicity_lo=groups, multiplicity_hi=groups, **place)  # fmt: skip
-    tables.add("trajectories", trajectory_id=name, group_id=group, attempt=key["attempt"], role="train", anonymous=True,
-               multiplicity_lo=count, multiplicity_hi=count, **place)  # fmt: skip
-    tables.add("spans", trajectory_id=name, span_index=0, token_start=0, tokens_lo=tokens[0], tokens_hi=tokens[1],
-               version_lo=max(v_train[0] - part.reported[1], 0), version_hi=v_train[1], monotone=True, **place)  # fmt: skip
-    tables.add("uses", trajectory_id=name, **key, loss_tokens_lo=tokens[0] if part.trained else 0, loss_tokens_hi=tokens[1],
-               staleness_lo=part.staleness[0], staleness_hi=part.staleness[1], **place)  # fmt: skip
+        size = {"members_lo": members, "members_hi": members, "multiplicity_lo": groups, "multiplicity_hi": groups}
+        tables.add("groups", group_id=group, attempt=key["attempt"], **size, **place)
+    versions = (max(v_train[0] - part.reported[1], 0), v_train[1])
+    _write_class(tables, name, key["attempt"], (count, count), tokens, versions, place, group=group)
+    tables.add(
+        "uses",
+        trajectory_id=name,
+        **key,
+        loss_tokens_lo=tokens[0] if part.trained else 0,
+        loss_tokens_hi=tokens[1],
+        staleness_lo=part.staleness[0],
+        staleness_hi=part.staleness[1],
+        **place,
+    )
+
+
+def _write_class(
+    tables: Tables,
+    name: str,
+    attempt: int,
+    members: Range,
+    tokens: tuple[int, int | None],
+    versions: Range,
+    place: Row,
+    *,
+    group: str | None = None,
+    masked: bool = False,
+) -> None:
+    """Write an anonymous class and its tokens; versions inside a trajectory never decrease."""
+    about = {"trajectory_id": name, **place}
+    size = {"multiplicity_lo": members[0], "multiplicity_hi": members[1]}
+    tables.add("trajectories", group_id=group, attempt=attempt, role="train", anonymous=True, **size, **about)
+    amount: Row = {"tokens_lo": tokens[0], "tokens_hi": tokens[1]}
+    if masked:
+        amount |= {"loss_tokens_lo": 0, "loss_tokens_hi": 0}
+    range_ = {"version_lo": versions[0], "version_hi": versions[1]}
+    tables.add("spans", span_index=0, monotone=True, **amount, **range_, **about)
 
 
 def _constrain(tables: Tables, key: Row, quantity: str, value: tuple[int, int | None], place: Row) -> None:
@@ -156,22 +182,14 @@ def write_drop(tables: Tables, drop: Drop, index: int) -> None:
     """Write a class of dropped trajectories; their versions are known only to be no newer than the step's weights."""
     name = f"anonymous:{drop.attempt}/{drop.step}/dropped{index}"
     place = {"source": drop.source, "line": drop.line}
-    low, high = drop.trajectories
-    tables.add("trajectories", trajectory_id=name, attempt=drop.attempt, role="train", anonymous=True,
-               multiplicity_lo=low, multiplicity_hi=high, **place)  # fmt: skip
-    tables.add("spans", trajectory_id=name, span_index=0, tokens_lo=drop.tokens[0], tokens_hi=drop.tokens[1],
-               version_lo=0, version_hi=drop.newest, monotone=True, **place)  # fmt: skip
-    tables.add("events", kind="dropped", trajectory_id=name, attempt=drop.attempt, step=drop.step, seq=drop.line,
-               multiplicity=high, reason=drop.reason, **place)  # fmt: skip
+    _write_class(tables, name, drop.attempt, drop.trajectories, drop.tokens, (0, drop.newest), place)
+    about = {"kind": "dropped", "reason": drop.reason, "multiplicity": drop.trajectories[1]}
+    tables.add("events", trajectory_id=name, attempt=drop.attempt, step=drop.step, seq=drop.line, **about, **place)
 
 
 def write_left_over(tables: Tables, attempt: int, most: int, newest: int, place: Row) -> None:
     """Write the class of those that may have been running or buffered when a launch ended."""
-    name = f"anonymous:{attempt}/left-over"
-    tables.add("trajectories", trajectory_id=name, attempt=attempt, role="train", anonymous=True,
-               multiplicity_lo=0, multiplicity_hi=most, **place)  # fmt: skip
-    tables.add("spans", trajectory_id=name, span_index=0, tokens_lo=0, tokens_hi=None, version_lo=0, version_hi=newest,
-               monotone=True, **place)  # fmt: skip
+    _write_class(tables, f"anonymous:{attempt}/left-over", attempt, (0, most), (0, None), (0, newest), place)
 
 
 def write_reported(tables: Tables, attempt: int, step: Step, samples: int | None) -> None:
@@ -181,5 +199,6 @@ def write_reported(tables: Tables, attempt: int, step: Step, samples: int | None
         found = {**found, "async/num_groups_dropped": ("step.dropped", float(samples))}
     for key, (name, times) in found.items():
         if figure := step.figure(key):
-            tables.add("reported", attempt=attempt, step=step.number, ts=step.recorded, name=name, raw_name=key,
-                       value=figure.value * times, source=figure.source, line=figure.line, evidence="recorded")  # fmt: skip
+            where = {"step": step.number, "ts": step.recorded, "source": figure.source, "line": figure.line}
+            value = figure.value * times
+            tables.add("reported", attempt=attempt, name=name, raw_name=key, value=value, **where, evidence="recorded")

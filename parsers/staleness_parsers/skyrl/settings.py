@@ -10,7 +10,8 @@ from staleness_audit.readers.config import lookup
 
 BOUND_KEY: Final = "trainer.fully_async.max_staleness_steps"
 CONCURRENCY: Final = 512
-"""Requests in flight per engine unless ``SKYRL_GENERATE_CONCURRENCY_PER_ENGINE`` says otherwise, which no file records."""
+"""Requests in flight per engine unless ``SKYRL_GENERATE_CONCURRENCY_PER_ENGINE`` says otherwise, which no file
+records."""
 MAX_SEQS: Final = 1024
 
 
@@ -32,8 +33,7 @@ class Settings:
     stepwise: bool | None = None
     engines: int | None = None
     max_seqs: int | None = None
-    console: bool | None = None
-    epochs: int | None = None
+    updates: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -52,7 +52,7 @@ class Settings:
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """Understand a configuration; keys that are missing or of another type are None."""
 
-    def find(*keys: str) -> Any:  # noqa: ANN401 - a configuration holds anything
+    def find(*keys: str) -> Any:
         return next((value for key in keys if (value := lookup(config, key)) is not None), None)
 
     def count(*keys: str) -> int | None:
@@ -65,7 +65,6 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
     if not config:
         return Settings()
-    logger = find("trainer.logger")
     fully_async = flag("trainer.fully_async.enabled")
     batch = ("trainer.policy_mini_batch_size", "trainer.train_batch_size")
     engine = "generator.inference_engine"
@@ -87,7 +86,6 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
         ),
         engines=count(f"{engine}.num_engines", "generator.num_inference_engines"),
         max_seqs=count(f"{engine}.max_num_seqs", "generator.max_num_seqs"),
-        console=None if logger is None else logger == "console" or (isinstance(logger, list) and "console" in logger),
-        epochs=count("trainer.epochs"),
+        updates=count("trainer.update_epochs_per_batch"),
         raw=config,
     )

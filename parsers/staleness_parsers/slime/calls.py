@@ -82,6 +82,10 @@ class Sample:
     status: str | None
     recycled_since: int | None
     problems: tuple[str, ...]
+    key: str | None = None
+    """Name of its trajectory, where a framework on top of slime gives one."""
+    parts: tuple[Segment, ...] | None = None
+    """Its segments, where such a framework records a label per token."""
 
     @property
     def prompt_tokens(self) -> int | None:
@@ -169,6 +173,8 @@ def segments(sample: Sample) -> list[Segment]:
     length = sample.response_length
     if not length:
         return []
+    if sample.parts is not None:
+        return list(sample.parts)
     calls, labels = sample.life.calls, sample.labels
     counts = [call.tokens for call in calls]
     known = [count for count in counts if count is not None]

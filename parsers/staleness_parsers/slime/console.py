@@ -38,7 +38,8 @@ _CHEAP: Final = re.compile(
 """What every line that matters contains somewhere."""
 _TIMERS: Final = {"train_wait", "train", "update_weights"}
 _WORTH: Final = re.compile(
-    r"rollout/(staleness|dynamic_filter|fully_async|response_len)/|rollout/truncated_ratio$|train/global_batch_size$|train/step$"
+    r"staleness/|dressage/|rollout/num_(?:trajectories|segments)$"  # of Dressage, which stands on slime
+    r"|rollout/(staleness|dynamic_filter|fully_async|response_len)/|rollout/truncated_ratio$|train/global_batch_size$|train/step$"
     r"|perf/(rollout_time|train_wait_time|train_time|actor_train_time|actor_train_tok_per_s|step_time|update_weights_time|wait_time_ratio)$"
 )
 """Metrics that are kept: those about staleness, sizes and time."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -143,8 +143,11 @@ class _TrainDumps:
     sources: list[str] = field(default_factory=list)
 
 
-def read_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
-    """Read the dumps of one rollout id and stage what they say."""
+SampleReader = Callable[[Mapping[str, Any]], Sample | None]
+
+
+def read_batch(unit: Unit, run: RunFiles, sink: Sink, reader: SampleReader = read_sample) -> None:
+    """Read the dumps of one rollout id and stage what they say; ``reader`` understands a sample's dict."""
     rollout, root = int(unit.options["rollout"]), str(unit.options["root"])
     train = _TrainDumps()
     for source in unit.options["train"]:
@@ -157,7 +160,14 @@ def read_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
             with open_torch(run, source) as value:
                 batch.update(
                     _read_rollout(
-                        _dict(value), source=source, rollout=rollout, root=root, train=train, tables=tables, sink=sink
+                        _dict(value),
+                        source=source,
+                        rollout=rollout,
+                        root=root,
+                        train=train,
+                        tables=tables,
+                        sink=sink,
+                        reader=reader,
                     )
                 )
         except BadTorchFile as error:
@@ -234,13 +244,14 @@ def _read_rollout(
     train: _TrainDumps,
     tables: dict[str, list[dict[str, Any]]],
     sink: Sink,
+    reader: SampleReader,
 ) -> dict[str, Any]:
     records = _samples(value)
     if value.get("rollout_id") != rollout:
         raise BadTorchFile(f"it says rollout_id {value.get('rollout_id')!r}, not {rollout}")
     samples: list[tuple[int, Sample]] = []
     for position, record in enumerate(records):
-        sample = read_sample(record) if isinstance(record, dict) else None
+        sample = reader(record) if isinstance(record, dict) else None
         if sample is None:
             sink.diagnose(
                 "error",
@@ -309,7 +320,9 @@ def _keys(rollout: int, samples: list[tuple[int, Sample]]) -> list[str]:
     shared = Counter((sample.group_index, sample.execution) for _, sample in samples if sample.execution is not None)
     names = []
     for position, sample in samples:
-        if sample.execution is not None and shared[sample.group_index, sample.execution] > 1:
+        if sample.key is not None:
+            names.append(sample.key)
+        elif sample.execution is not None and shared[sample.group_index, sample.execution] > 1:
             names.append(f"g{sample.group_index}x{sample.execution}")
         elif sample.index is not None:
             names.append(str(sample.index))

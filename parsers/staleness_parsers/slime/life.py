@@ -20,6 +20,7 @@ from staleness_parsers.slime.processes import Process
 _CANONICAL: Final = {
     "rollout/staleness/max": "step.staleness_max",
     "rollout/staleness/mean": "step.staleness_trajectory_mean",
+    "rollout/num_trajectories": "step.trajectories",
 }
 _REASON: Final = re.compile(r"'?([\w.\-]+)'?:\s*(\d+)")
 _FLOAT32: Final = 2.0**-22
@@ -145,13 +146,13 @@ def _lost_groups(model: Model, sink: Sink) -> None:
         for line in process.lines:
             place, ts = {"source": line["source"], "line": line["line"]}, model.utc(line["local"])
             if line["kind"] in {"group_lost", "group_failed"}:
-                _anonymous(
+                write_anonymous(
                     sink, attempt, place, members=members, groups=1, kind="lost", reason="error", step=None, ts=ts
                 )
             elif line["kind"] == "collected" and line["count"]:
                 filtered_on_console = True
                 for reason, count in _reasons(line).items():
-                    _anonymous(
+                    write_anonymous(
                         sink,
                         attempt,
                         place,
@@ -169,7 +170,7 @@ def _lost_groups(model: Model, sink: Sink) -> None:
         attempt_found = model.attempt_of(row["x"])
         if attempt_found is not None:
             place = {"source": row["source"], "locator": f"record {row['record']}"}
-            _anonymous(
+            write_anonymous(
                 sink,
                 attempt_found,
                 place,
@@ -195,7 +196,7 @@ def _reasons(line: Mapping[str, Any]) -> Counter[str]:
     return found
 
 
-def _anonymous(
+def write_anonymous(
     sink: Sink,
     attempt: int,
     place: dict[str, Any],

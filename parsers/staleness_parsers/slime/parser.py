@@ -89,19 +89,25 @@ class SlimeParser:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units: processes, versions, steps, then everything that hangs on them."""
         model = finish.build(staged, run, sink)
-        steps = rows.write_steps(model, sink)
-        rows.write_syncs(model, sink)
-        samples = rows.place_samples(model, steps, staged, sink)
-        if samples is not None:
-            rows.write_trajectories(samples, sink)
-            rows.write_spans(model, steps, samples, staged, sink)
-        rows.write_orphans(model, steps, staged, sink)
-        life.write_events(model, samples, staged, sink)
-        life.write_constraints(model, _known_members(model), sink)
-        life.write_reported(model, sink)
-        _diagnose_unread(model, staged, sink)
+        samples = write_rows(model, staged, sink)
         _absent(model, staged, samples, sink)
-        return _facts(model)
+        return facts_of(model)
+
+
+def write_rows(model: Model, staged: Staged, sink: Sink) -> pl.DataFrame | None:
+    """Write all event tables; return the dumped samples as ``rows.place_samples`` does."""
+    steps = rows.write_steps(model, sink)
+    rows.write_syncs(model, sink)
+    samples = rows.place_samples(model, steps, staged, sink)
+    if samples is not None:
+        rows.write_trajectories(samples, sink)
+        rows.write_spans(model, steps, samples, staged, sink)
+    rows.write_orphans(model, steps, staged, sink)
+    life.write_events(model, samples, staged, sink)
+    life.write_constraints(model, _known_members(model), sink)
+    life.write_reported(model, sink)
+    _diagnose_unread(model, staged, sink)
+    return samples
 
 
 def _read_dataset(unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -187,7 +193,8 @@ def _absent(model: Model, staged: Staged, samples: pl.DataFrame | None, sink: Si
         )
 
 
-def _facts(model: Model) -> RunFacts:
+def facts_of(model: Model) -> RunFacts:
+    """Say what holds for the run as a whole."""
     kinds = {line["kind"] for line in model.lines}
     fully_async = bool(kinds & {"worker", "collect", "collected", "collected_pool", "collect_old"})
     sizes = {batch["groups"] for batch in model.batches if batch["groups"]}

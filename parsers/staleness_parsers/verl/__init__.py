@@ -1,13 +1,15 @@
 """verl: the V1 trainers, the fully-async policy, and one step off, from what their loggers, dumps and checkpoints hold.
 
 Versions. V1: the weights labelled v are those after global step v, v0 the initial ones; global step s trains on label
-s - 1 and publishes s: ``v_train = s - 1``. A row's stamps ``min_global_steps`` and ``max_global_steps`` are such labels; its
-tokens lie between them, and a group admitted at step a has none older than a - 1. Until 2026-07-08 a global step of
-``separate_async`` was one mini-batch: labels are multiples of k, and the metrics, divided by k, are multiplied again.
+s - 1 and publishes s: ``v_train = s - 1``. A row's stamps ``min_global_steps`` and ``max_global_steps`` are such
+labels; its tokens lie between them, and a group admitted at step a has none older than a - 1. Until 2026-07-08 a
+global step of ``separate_async`` was one mini-batch: labels are multiples of k, and the metrics, divided by k, are
+multiplied again.
 
-Fully async: a training step is one parameter version, ``trigger_parameter_sync_step`` micro-steps; the rows of the table
-``steps`` are micro-steps. Micro-step g of a fresh run trains on version ``(g - 1) // trigger``; after a resume from V the first
-is ``V * trigger + 2``. The record of step v speaks of micro-steps ``(v - 1) * trigger .. v * trigger - 1``.
+Fully async: a training step is one parameter version, ``trigger_parameter_sync_step`` micro-steps; the rows of the
+table ``steps`` are micro-steps. Micro-step g of a fresh run trains on version ``(g - 1) // trigger``; after a resume
+from V the first is ``V * trigger + 2``. The record of step v speaks of micro-steps ``(v - 1) * trigger .. v * trigger
+- 1``.
 
 One step off: labels are one ahead of the weights; batch s is made under v = max(s - 2, 0) and trained on s - 1.
 """
@@ -20,7 +22,18 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
-from staleness_parsers.verl import console, dumps, facts, fates, fully_async, metrics, state, v1, v1_rows
+from staleness_parsers.verl import (
+    console,
+    dumps,
+    facts,
+    fates,
+    fully_async,
+    fully_async_rows,
+    metrics,
+    state,
+    v1,
+    v1_rows,
+)
 from staleness_parsers.verl.card import CARD
 from staleness_parsers.verl.files import METRIC_MARKS, Survey, survey
 from staleness_parsers.verl.launches import Launch, Row, launches
@@ -66,7 +79,11 @@ class Verl:
     def plan(self, run: RunFiles) -> Sequence[Unit]:
         """One unit per file, except that a checkpoint and its storage units are one."""
         files = survey(run)
-        units = [Unit("config", (run.whole(file.source),)) for file in files.configs]
+        names = {file.name: file.source for file in run.files}
+        units = []
+        for file in files.configs:
+            beside = names.get(file.name.removesuffix("config.yaml") + "hydra.yaml")
+            units.append(Unit("config", tuple(run.whole(source) for source in (file.source, beside) if source)))
         # A console is read whole: the configuration at its head spans many lines.
         units += [Unit("console", (run.whole(file.source),)) for file in files.consoles]
         for file in files.metrics:
@@ -103,7 +120,7 @@ class Verl:
         """Stage what one file says; nothing here is understood without the others."""
         piece = unit.pieces[0]
         if unit.kind == "config":
-            stage_config(run, piece, sink)
+            stage_config(run, unit.pieces, sink)
         elif unit.kind == "console":
             console.stage_console(run, piece, sink)
         elif unit.kind == "metrics":
@@ -135,11 +152,11 @@ class Verl:
         scale, trigger, unseen = 1, 1, frozenset({"dropped", "lost", "pending"})
         if rule == "fa":
             model = fully_async.build(settings, found, staged)
-            fully_async.write_trained(model, sink)
+            fully_async_rows.write_trained(model, sink)
             found, trigger = model.launches, model.trigger
             unseen = _unseen(found)
         else:
-            steps = v1.build(settings, found, staged, rule)
+            steps = v1.build(settings, found, staged, rule, sink)
             dated = v1_rows.write_trained(steps, sink)
             scale = steps.scale
             if rule == "v1":
@@ -148,14 +165,16 @@ class Verl:
             sink.diagnose(
                 "warning",
                 "no-steps",
-                "No metrics, dumps or checkpoints tell which steps were trained: keep the console, trainer.rollout_data_dir or the file logger's output.",
+                "No metrics, dumps or checkpoints tell which steps were trained: keep the console, "
+                "trainer.rollout_data_dir or the file logger's output.",
                 opens="training",
             )
         for file in files.unreadable:
             sink.diagnose(
                 "warning",
                 "file-unreadable",
-                "The compressed file cannot be read from its first byte on; if it was a log of this run, pack it again.",
+                "The compressed file cannot be read from its first byte on; if it was a log of this run, pack it "
+                "again.",
                 source=file.source,
                 opens="training",
             )
@@ -163,7 +182,7 @@ class Verl:
         figures = pl.DataFrame(list(facts.reported(found, rule, scale, trigger)), infer_schema_length=None)
         if figures.height:
             sink.write("reported", figures)
-        return facts.facts(settings, found, rule, scale, unseen, seen)
+        return facts.facts(settings, found, rule, scale, unseen=unseen, seen=seen)
 
 
 def _rows(staged: Staged, table: str) -> list[Row]:
@@ -220,11 +239,13 @@ def _remark(settings: Settings, configs: Sequence[Settings], found: Sequence[Lau
             source=settings.source,
         )
     for launch in found:
-        for message in launch.said("injected")[:1]:
+        unheard = settings.may_replay("rollout_tq") and not launch.consoled
+        for message in launch.said("injected")[:1] or [{"source": settings.source, "line": None}] * unheard:
             sink.diagnose(
                 "warning",
                 "cached-rollouts",
-                "Cached mini-batches of an earlier run were trained, stamped with the current step: their real versions are not known (skip.rollout_tq).",
+                "Cached mini-batches of an earlier run were trained, stamped with the current step, or "
+                "no console denies it (skip.rollout_tq): real versions are not known.",
                 source=message["source"],
                 line=message["line"],
                 opens="training",

@@ -1,10 +1,10 @@
 """What counts, sums and extremes of one step imply about its rows, one by one.
 
-A step reports, of N rows of unknown identity, mean, smallest and largest of two numbers: ``last`` (staleness of the row's
-newest token) and ``worst`` (recorded staleness of its oldest); a row's true staleness lies between its two (guide
-section 6). So at least as many rows are <= v as have ``worst`` <= v, and at most as many as have ``last`` <= v. Both are
-bounded by the sums, and from the two curves follows an interval for the row that is i-th in order: the tightest
-statement that is a list of classes with exact multiplicities.
+A step reports, of N rows of unknown identity, mean, smallest and largest of two numbers: ``last`` (staleness of the
+row's newest token) and ``worst`` (recorded staleness of its oldest); a row's true staleness lies between its two
+(guide section 6). So at least as many rows are <= v as have ``worst`` <= v, and at most as many as have ``last`` <=
+v. Both are bounded by the sums, and from the two curves follows an interval for the row that is i-th in order: the
+tightest statement that is a list of classes with exact multiplicities.
 """
 
 from __future__ import annotations

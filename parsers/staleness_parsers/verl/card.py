@@ -54,7 +54,8 @@ CARD: Final = Card(
             "bound = T - 1: a finished group is evicted when s - a + 1 > T, and v_gen >= a - 1",
             True,
             "T - 1",
-            "Finished groups over the admission age are evicted before each mini-batch, and the selection re-checks it.",
+            "Finished groups over the admission age are evicted before each mini-batch, and the selection "
+            "re-checks it.",
         ),
         Mode(
             "V1 separate_async, colocate_async: wait",
@@ -62,7 +63,8 @@ CARD: Final = Card(
             "bound = T - 1 (the natural reading; nothing enforces it)",
             False,
             "none",
-            "Only groups still in flight make the sampler wait; finished ones are trained at any age, and the warm-up batches alone settle the staleness at W.",
+            "Only groups still in flight make the sampler wait; finished ones are trained at any age, and the "
+            "warm-up batches alone settle the staleness at W.",
         ),
         Mode("V1, threshold null", None, "states no bound", False, "none", "Nothing is evicted and nothing waits."),
         Mode(
@@ -71,7 +73,8 @@ CARD: Final = Card(
             "a ratio of samples, not of versions: states no bound",
             False,
             "none (theta = 0: 0)",
-            "The ratio caps what is admitted between two syncs; a straggler may span any number of them. With theta = 0 nothing is outstanding at a sync.",
+            "The ratio caps what is admitted between two syncs; a straggler may span any number of them. With "
+            "theta = 0 nothing is outstanding at a sync.",
         ),
         Mode(
             "one_step_off_policy",
@@ -83,8 +86,9 @@ CARD: Final = Card(
         ),
     ),
     betrays=(
-        "A lost or cut rollout dump is betrayed by the step's record, a lost record by the numbers of its neighbours, a damaged checkpoint by its file. "
-        "A lost row inside an otherwise sound dump is betrayed only where a checkpoint or the sums of the record cover the step. Nothing betrays the last steps if every file ends "
-        "before them; the record of the last micro-step of a fully-async run is never written."
+        "A lost or cut rollout dump is betrayed by the step's record, a lost record by the numbers of its neighbours, "
+        "a lost row of a dump by the checkpoint of its step or by the tokens its record counts, a damaged checkpoint by "
+        "its file. Nothing betrays the last steps if every file ends before them, or a lost row of a fully-async dump "
+        "whose group was not dumped; the record of the last micro-step is never written."
     ),
 )

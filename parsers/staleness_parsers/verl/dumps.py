@@ -1,7 +1,7 @@
 """Rollout dumps ``<step>.jsonl``: which rows a step trained (guide section 5 C and I).
 
-Rows become a staged table with the columns of ``ROWS``; texts are kept only as what joins need (a hash of the prompt, the
-prompt itself where fully-async dumps are to be joined with it). ``read_dump`` is importable by refining parsers.
+Rows become a staged table with the columns of ``ROWS``; texts are kept only as what joins need (a hash of the prompt,
+the prompt itself where fully-async dumps are to be joined with it). ``read_dump`` is importable by refining parsers.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ def bound(settings: Settings, rule: str, scale: int) -> Bound:
         value,
         THRESHOLD_KEY,
         raw,
-        f"{how}: trained is s - a + 1 <= T for a group admitted at step a, v_train = s - 1, v_gen >= a - {scale}{nominal}",
+        f"{how}: trained is s - a + 1 <= T for a group admitted at step a, v_train = s - 1, v_gen >= a - "
+        f"{scale}{nominal}",
     )
 
 
@@ -55,11 +56,13 @@ def guarantee(settings: Settings, rule: str, scale: int) -> Guarantee:
         if settings.get(THETA_KEY) == 0:
             return Guarantee(
                 0,
-                "With theta = 0 at most as many groups start per version as the next sync needs, so nothing is outstanding at a sync.",
+                "With theta = 0 at most as many groups start per version as the next sync needs, so nothing is "
+                "outstanding at a sync.",
             )
         return Guarantee(
             "none",
-            "theta caps how many groups are admitted between two syncs; how many syncs one of them spans is not limited.",
+            "theta caps how many groups are admitted between two syncs; how many syncs one of them spans is not "
+            "limited.",
         )
     if rule == "other" or settings.trainer in ("unknown", "sync"):
         return Guarantee(None, "No configuration says which of verl's asynchronous trainers ran.")
@@ -70,11 +73,13 @@ def guarantee(settings: Settings, rule: str, scale: int) -> Guarantee:
     if settings.get("trainer.v1.sampler.max_off_policy_strategy") == "drop":
         return Guarantee(
             bound_of(settings.threshold, scale),
-            "Finished groups whose admission age exceeds the threshold are evicted before each mini-batch, and no token is older than the admission.",
+            "Finished groups whose admission age exceeds the threshold are evicted before each mini-batch, and "
+            "no token is older than the admission.",
         )
     return Guarantee(
         "none",
-        "Strategy wait only waits for groups in flight: finished ones are trained at any age, and the warm-up batches settle the staleness at their number.",
+        "Strategy wait only waits for groups in flight: finished ones are trained at any age, and the warm-up "
+        "batches settle the staleness at their number.",
     )
 
 
@@ -83,10 +88,11 @@ def facts(
     launches: Sequence[Launch],
     rule: str,
     scale: int,
+    *,
     unseen: frozenset[str],
     seen: Mapping[str, bool],
 ) -> RunFacts:
-    """State the facts of a run. ``seen``: which artifacts were found (``rollouts``, ``checkpoints``, ``metrics``, ``groups``, ``console``)."""
+    """State the facts of a run. ``seen``: which artifacts were found (rollouts, checkpoints, metrics, groups)."""
     trainer = settings.trainer
     k = settings.updates_per_sync
     batch = settings.count("data.train_batch_size")
@@ -160,7 +166,8 @@ def _hints(settings: Settings, rule: str, seen: Mapping[str, bool]) -> Iterator[
     if rule == "fa" and not seen["groups"]:
         yield Hint(
             "first and last version of each row",
-            "set skip.async_rollout.enable=True with all feed indices in skip.async_rollout.steps, or trace with actor_rollout_ref.rollout.trace.backend",
+            "set skip.async_rollout.enable=True with all feed indices in skip.async_rollout.steps, or trace with "
+            "actor_rollout_ref.rollout.trace.backend",
         )
     if not seen["rollouts"]:
         yield Hint("which rows each step trained", "set trainer.rollout_data_dir")
@@ -176,7 +183,8 @@ def _hints(settings: Settings, rule: str, seen: Mapping[str, bool]) -> Iterator[
 def reported(launches: Sequence[Launch], rule: str, scale: int, trigger: int) -> Iterator[dict[str, Any]]:
     """Yield the framework's own figures: canonical names where they mean the rebuilt figure of the step.
 
-    ``trajectory_staleness_worst`` is measured from recorded first versions, so it can only be too high. Evictions are of groups.
+    ``trajectory_staleness_worst`` is measured from recorded first versions, so it can only be too high. Evictions are
+    of groups.
     """
     for index, launch in enumerate(launches):
         for number, record in sorted(launch.records.items()):

@@ -1,8 +1,9 @@
 """What became of rows that were not trained: from checkpoints by name, from the eviction counts of the steps in number.
 
 A group whose prompt is in one checkpoint and not in the next, and which no step trained, was evicted between them
-(guide section 6, "dropped"). Counts are of groups: a group has one row at least, how many is not said. Where two rules evicted
-in the same stretch, the rule is an alternative. Nothing is ever cancelled: aborted requests are resumed.
+(guide section 6, "dropped"). Counts are of groups: a group has one row at least, how many is not said. Where two
+rules evicted in the same stretch, the rule is an alternative. Nothing is ever cancelled: aborted requests are
+resumed.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from staleness_parsers.verl.v1 import V1, Step
 from staleness_parsers.verl.v1_rows import loss_interval
 
 _REASONS: Final = {"stale": "stale", "failed": "group", "filtered": "zero_advantage"}
-"""Why an evicted group's finished rows were dropped: by age; because a session of the group failed; by the group filter."""
+"""Why an evicted group's finished rows were dropped: by age; because a session of it failed; by the group filter."""
 
 
 def evictions(record: Row | None) -> dict[str, int] | None:
-    """Groups evicted in a step, by rule; a metric that is missing means zero (guide pitfall 9). None: no record."""
+    """Count the groups evicted in a step, by rule; a missing metric means zero (guide pitfall 9). None: no record."""
     if record is None:
         return None
     stale = record["stale"] if record["stale"] is not None else record["stale_old"]
@@ -38,7 +39,7 @@ def evictions(record: Row | None) -> dict[str, int] | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What may have become of a group that was not trained: eviction rules, ``pending``, ``unknown``; and in which steps."""
+    """What may have become of a group that was not trained: rules, ``pending``, ``unknown``; and in which steps."""
 
     attempt: int
     steps: tuple[tuple[int, int], ...]
@@ -67,7 +68,7 @@ def write_fates(model: V1, dated: pl.DataFrame, sink: Sink) -> frozenset[str]:
 
 
 def _left(model: V1, dated: pl.DataFrame) -> dict[str, Row]:
-    """Groups that some checkpoint holds as prompts and no step trained: where last seen, and the checkpoint after."""
+    """Find the groups that a checkpoint holds as prompts and no step trained: where last, and the checkpoint after."""
     held = model.keys.filter(pl.col("origin") == "checkpoint")
     prompts = held.filter(pl.col("kind") == "prompt")
     steps = [number for number in sorted(set(held["step"])) if _in_line(model, number)]

@@ -26,7 +26,7 @@ _FOREIGN: Final = (".json", ".yaml", ".yml", ".pkl", ".pt", ".dp", ".parquet", "
 
 @dataclass(frozen=True)
 class StepFile:
-    """A file that belongs to one step: ``number`` is the step in its name, ``part`` the mini-batch where there is one."""
+    """A file of one step: ``number`` is the step in its name, ``part`` the mini-batch where there is one."""
 
     file: RunFile
     number: int
@@ -60,7 +60,9 @@ def survey(run: RunFiles) -> Survey:
         if (match := _STEP_FILE.search(file.name)) and _folder(file.name) in folders:
             # Empty, or unreadable from its first byte: what it is, its neighbours tell.
             found.rollouts.append(StepFile(file, int(match[1])))
-        elif file.compressed and file.name.endswith((".jsonl", ".log", ".txt", ".out")) and not run.head(file.source, 16):
+        elif (
+            file.compressed and file.name.endswith((".jsonl", ".log", ".txt", ".out")) and not run.head(file.source, 16)
+        ):
             found.unreadable.append(file)
     for files in (found.rollouts, found.checkpoints, found.batches, found.groups):
         files.sort(key=lambda entry: (entry.number, entry.part or 0, entry.file.source))

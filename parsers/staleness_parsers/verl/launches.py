@@ -1,7 +1,8 @@
 """Launches of the training process, in order: who trained which step, and what it reported about it.
 
-A launch is seen by its console (a new main actor; step numbers that go back) and by its metrics file, which begins after
-the step it resumed from because every launch overwrites the file (guide pitfall 5). Steps are the framework's numbers.
+A launch is seen by its console (a new main actor; step numbers that go back) and by its metrics file, which begins
+after the step it resumed from because every launch overwrites the file (guide pitfall 5). Steps are the framework's
+numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ Row = dict[str, Any]
 class Launch:
     """One launch: it continued after step ``resumed`` (0 = afresh; None = not known) and reached ``last`` at least.
 
-    ``place``: where its console begins. ``records``: the metrics of each step it trained. ``extra``: records of fully async rollouters and validations.
+    ``place``: where its console begins. ``records``: the metrics of each step it trained. ``extra``: records of fully
+    async rollouters and validations.
     """
 
     resumed: int | None = None
@@ -41,7 +43,7 @@ class Launch:
     def reached(self, kinds: Iterable[str] = ("dumped", "saving")) -> int:
         """Return the last step that it proves complete (``start`` if none)."""
         spoken = [message["a"] for kind in kinds for message in self.said(kind) if message["a"] is not None]
-        return max([self.start, *self.records, *spoken])
+        return max(int(step) for step in (self.start, *self.records, *spoken))
 
 
 def launches(records: Sequence[Row], messages: Sequence[Row], *, by_version: bool = False) -> list[Launch]:
@@ -62,7 +64,7 @@ def launches(records: Sequence[Row], messages: Sequence[Row], *, by_version: boo
     for record in records:
         if record["origin"] != "console":
             files.setdefault(record["source"], []).append(record)
-    for rows in files.values():
+    for _, rows in sorted(files.items(), key=lambda item: natural(item[0])):
         for launch in _of_file(rows):
             _merge(found, launch)
     if not found:
@@ -172,7 +174,7 @@ def _merge(found: list[Launch], launch: Launch) -> None:
 
 
 def _filled(records: dict[int, Row], others: dict[int, Row]) -> dict[int, Row]:
-    """Records of one origin, with what they lack taken from the other."""
+    """Fill what records of one origin lack from those of the other."""
     return {
         step: {
             key: other if value is None else value

@@ -1,4 +1,4 @@
-"""Metrics of steps: the file logger's JSON lines, TensorBoard, and the same records on the console (guide section 5 A, B, F, H).
+"""Metrics of steps: the file logger's JSON lines, TensorBoard, the same records on the console (guide section 5).
 
 One staged row per record, with the columns of ``METRICS``; a restart destroys the earlier run's lines of the file.
 """
@@ -40,6 +40,7 @@ METRICS: Final = {
     **{f"prompt_{end}": f"prompt_length/{end}" for end in ("mean", "min")},
     "tokens": "perf/total_num_tokens",
     "waited": "timing_s/gen",
+    "duration": "timing_s/step",
     "fa_version": "fully_async/count/current_param_version",
     "fa_stale": "fully_async/count/stale_trajectory_processed",
     "fa_dropped": "fully_async/count/dropped_stale_samples",

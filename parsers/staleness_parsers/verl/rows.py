@@ -111,8 +111,9 @@ class Lengths:
 class StepClasses:
     """The rows of one step that no record dates: how many, how old, how long, and who they are where that is known.
 
-    ``more``: how many further ones there may be (None = any number). ``newest``: version of the newest token of any of
-    them. ``spanless``: every row is of one version. ``ids``: ``key``, ``uid``, ``source``, ``line`` of those that are named.
+    ``more``: how many further ones there may be (None = any number). ``newest``: version of the newest token of any
+    of them. ``spanless``: every row is of one version. ``ids``: ``key``, ``uid``, ``source``, ``line`` of those that
+    are named.
     """
 
     attempt: int
@@ -141,7 +142,7 @@ class StepClasses:
 
 
 def write_classes(step: StepClasses, out: dict[str, list[Row]], sink: Sink) -> None:
-    """Write a step's undated rows: by name if all have the same interval, else as anonymous classes of one interval each."""
+    """Write a step's undated rows: by name if all have the same interval, else as anonymous classes."""
     shown = [item for item in step.classes if item.count]
     if len(shown) == 1 and step.ids is not None and shown[0].count == step.ids.height and step.more == 0:
         _write_named(step, shown[0], step.ids, sink)
@@ -156,7 +157,7 @@ def write_classes(step: StepClasses, out: dict[str, list[Row]], sink: Sink) -> N
 
 def _write_named(step: StepClasses, item: RowClass, ids: pl.DataFrame, sink: Sink) -> None:
     name = pl.col("key").alias("trajectory_id")
-    place = [name, "source", "line"]
+    place: list[pl.Expr | str] = [name, "source", "line"]
     fixed = {"attempt": step.attempt, "role": "train", "evidence": "recorded"}
     sink.write("trajectories", ids.select(*place, pl.col("uid").alias("group_id"), **_literals(fixed)))
     sink.write("spans", ids.select(*place, **_literals(step.span(item, (1, 1)))))

@@ -1,4 +1,4 @@
-"""Configuration of a verl run: the resolved Hydra dump, or the dictionary that the console begins with (guide section 2).
+"""Configuration of a verl run: Hydra's dump, or the dictionary that the console begins with (guide section 2).
 
 Interpolations stand unresolved in the file; all keys used here are plain values in both forms.
 """
@@ -6,20 +6,21 @@ Interpolations stand unresolved in the file; all keys used here are plain values
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final, Literal
 
 import polars as pl
 
-from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.discovery import Piece, RunFiles, natural
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, lookup, read_config
 
 CONFIG_TABLE: Final = "verl_config"
 CONFIG_ROWS: Final = {"source": pl.String, "line": pl.Int64, "text": pl.String}
 THRESHOLD_KEY: Final = "trainer.v1.sampler.max_off_policy_threshold"
+_STARTED: Final = "(started)"
 THETA_KEY: Final = "async_training.staleness_threshold"
 
 Trainer = Literal["separate_async", "colocate_async", "sync", "fully_async", "one_step_off", "unknown"]
@@ -46,19 +47,30 @@ _SHOWN: Final = (
 )
 
 
-def stage_config(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage a Hydra ``config.yaml`` as JSON text; say why if it cannot be read."""
-    try:
-        value = read_config(run, piece.source)
-    except UnreadableConfig as error:
-        sink.diagnose(
-            "warning",
-            "config-unreadable",
-            f"The configuration cannot be read: {error}; the bound then has to be given with --bound.",
-            source=piece.source,
-        )
-        return
-    write_config(value, piece.source, None, sink)
+def stage_config(run: RunFiles, pieces: Sequence[Piece], sink: Sink) -> None:
+    """Stage a Hydra ``config.yaml``, and of the ``hydra.yaml`` beside it which program was started."""
+    values = []
+    for piece in pieces:
+        try:
+            values.append(read_config(run, piece.source))
+        except UnreadableConfig as error:
+            sink.diagnose(
+                "warning",
+                "config-unreadable",
+                f"The configuration cannot be read: {error}; the bound then has to be given with --bound.",
+                source=piece.source,
+            )
+            values.append({})
+    if values[0]:
+        started = {key: lookup(item, f"hydra.{key}") for item in values[1:] for key in ("job", "runtime")}
+        write_config({**values[0], _STARTED: _program(started)}, pieces[0].source, None, sink)
+
+
+def _program(hydra: Mapping[str, Any]) -> list[str]:
+    """Names of the program: of its main configuration and the folders that configurations were taken from."""
+    sources = lookup(hydra, "runtime.config_sources")
+    paths = [item.get("path") for item in sources if isinstance(item, Mapping)] if isinstance(sources, list) else []
+    return [str(name) for name in (lookup(hydra, "job.config_name"), *paths) if name]
 
 
 def write_config(value: Mapping[str, Any], source: str, line: int | None, sink: Sink) -> None:
@@ -69,7 +81,7 @@ def write_config(value: Mapping[str, Any], source: str, line: int | None, sink: 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the parser needs of a configuration; every value may be missing (``known`` False = no configuration at all)."""
+    """What the parser needs of a configuration; every value may be missing (``known`` False = there is none)."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     source: str | None = None
@@ -93,7 +105,8 @@ class Settings:
         """Which of verl's trainers ran, as far as the configuration tells."""
         if isinstance(self.get("async_training"), Mapping):
             return "fully_async"
-        if "one_step_off" in json.dumps(self.values, default=str):
+        apart = self.get("actor_rollout_ref.hybrid_engine") is False and self.get("rollout.nnodes") is not None
+        if apart or any("one_step_off" in name for name in self.get(_STARTED) or ()):
             return "one_step_off"
         mode = self.get("trainer.v1.trainer_mode")
         if self.get("trainer.use_v1") is False or mode not in ("separate_async", "colocate_async", "sync"):
@@ -127,6 +140,12 @@ class Settings:
             else None
         )
 
+    def may_replay(self, kind: str, step: int | None = None) -> bool:
+        """Whether ``skip.<kind>`` may have put an earlier run's rollouts in place of a step's (any step if None)."""
+        steps = self.get(f"skip.{kind}.steps")
+        listed = not isinstance(steps, list) or (bool(steps) if step is None else step in steps)
+        return self.get(f"skip.{kind}.enable") is True and listed
+
     @property
     def masks(self) -> bool:
         """Whether rejection sampling may take sampled tokens out of the loss, as far as is known."""
@@ -149,8 +168,9 @@ def choose(rows: list[dict[str, Any]]) -> list[Settings]:
 
     The one in force at the end comes last; a console's dictionary only counts where no file was found.
     """
-    files = [row for row in rows if row["line"] is None]
-    return [Settings(json.loads(row["text"]), row["source"]) for row in files or rows]
+    ordered = sorted(rows, key=lambda row: (natural(row["source"]), row["line"] or 0))
+    files = [row for row in ordered if row["line"] is None]
+    return [Settings(json.loads(row["text"]), row["source"]) for row in files or ordered]
 
 
 def bound_of(threshold: int | None, scale: int) -> int | None:

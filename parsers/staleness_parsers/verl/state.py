@@ -1,14 +1,15 @@
 """What pickled state holds: TransferQueue checkpoints and the dumps of ``skip.*`` (guide section 5 D, E and J).
 
 V1 (``TABLE``): one staged row per key of the buffer with its tags: prompts (``kind`` ``prompt``: status and admission
-step) and trajectories (``row``: admission step, the stamps ``min_global_steps`` and ``max_global_steps``, response length,
-and the loss tokens where the storage units or the dump hold the mask). Fully async (``GROUPS``): one row per trajectory of a
-dumped group. Pickles are read as data; no class in them is looked up.
+step) and trajectories (``row``: admission step, the stamps ``min_global_steps`` and ``max_global_steps``, response
+length, and the loss tokens where the storage units or the dump hold the mask). Fully async (``GROUPS``): one row per
+trajectory of a dumped group. Pickles are read as data; no class in them is looked up.
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -52,11 +53,15 @@ GROUP_ROWS: Final = {
     "score": pl.Float64,
 }
 _UNREAD_ROWS: Final = {"source": pl.String, "step": pl.Int64, "origin": pl.String}
-_ITEM_BYTES: Final = {"int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "float32": 4, "float64": 8}
+_ITEMS: Final = {
+    **{"int64": ("q", 8), "int32": ("i", 4), "int16": ("h", 2), "int8": ("b", 1), "uint8": ("B", 1), "bool": ("?", 1)},
+    **{"float32": ("f", 4), "float64": ("d", 8)},
+}
+"""Code and bytes of the numbers in a consolidated tensordict."""
 
 
 def group_of(key: str) -> str:
-    """Group uid of a row key ``{uid}_{session}_{output index}`` (the uid itself has no underscore, guide pitfall 11)."""
+    """Return the group of a row key ``{uid}_{session}_{index}`` (no underscore in the uid, guide pitfall 11)."""
     return key.rsplit("_", 2)[0] if key.count("_") >= 2 else key
 
 
@@ -80,7 +85,8 @@ def stage_checkpoint(unit: Unit, run: RunFiles, sink: Sink) -> None:
             sink.diagnose(
                 "warning",
                 "storage-unreadable",
-                f"A storage unit of the checkpoint of step {step} cannot be read ({error}): loss tokens are only bounded by response lengths.",
+                f"A storage unit of the checkpoint of step {step} cannot be read ({error}): loss tokens are only "
+                "bounded by response lengths.",
                 source=str(other),
             )
     where = {"source": source, "step": step, "part": None, "origin": "checkpoint"}
@@ -94,11 +100,13 @@ def stage_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
     try:
         with open_torch(run, source, stubs=True) as value:
             keys, tags = value.get("keys"), value.get("tags")
-            if not (isinstance(keys, list) and isinstance(tags, list) and len(keys) == len(tags)):
-                raise BadTorchFile("it holds no keys and tags")
-            losses = _jagged_sums(value.get("tensordict"), len(keys))
+            fits = isinstance(keys, list) and isinstance(tags, list) and len(keys) == len(tags)
+            losses = _jagged_sums(value.get("tensordict"), len(keys)) if fits else []
     except (BadTorchFile, AttributeError) as error:
         _unread(sink, source, step, "batch", f"A dumped mini-batch of step {step} cannot be read: {error}")
+        return
+    if not fits:
+        _unread(sink, source, step, "batch", f"A dumped mini-batch of step {step} holds no keys and tags")
         return
     where = {"source": source, "step": step, "part": unit.options["part"], "origin": "batch"}
     rows = [{**where, **_tagged(str(key), tag, loss)} for key, tag, loss in zip(keys, tags, losses, strict=True)]
@@ -174,7 +182,7 @@ def _masks(storage: object) -> Iterator[tuple[int, int]]:
 
 
 def _jagged_sums(value: object, rows: int) -> list[int | None]:
-    """Ones of each row's response mask in a pickled TensorDict of nested (or padded) tensors; None where there is none."""
+    """Count the ones of each row's response mask in a pickled TensorDict of nested or padded tensors."""
     state = value.arguments[1] if isinstance(value, Stub) and len(value.arguments) > 1 else None
     fields = state.get("_tensordict") if isinstance(state, dict) else None
     mask = fields.get("response_mask") if isinstance(fields, dict) else None
@@ -186,7 +194,7 @@ def _jagged_sums(value: object, rows: int) -> list[int | None]:
     if not (isinstance(values, Tensor) and isinstance(offsets, Tensor)) or offsets.numel != rows + 1:
         return [None] * rows
     flat, ends = values.flat(), offsets.flat()
-    return [sum(1 for item in flat[start:end] if item) for start, end in zip(ends, ends[1:], strict=False)]
+    return [sum(1 for item in flat[start:end] if item) for start, end in itertools.pairwise(ends)]
 
 
 def _group_rows(value: object) -> list[dict[str, Any]]:
@@ -205,8 +213,7 @@ def _group_rows(value: object) -> list[dict[str, Any]]:
         raise BadTorchFile("its trajectories have no ids")
     count = len(columns["uid"])
     archive = load(io.BytesIO(state[0]), stubs=True)
-    masks = _leaf_rows(archive, "response_mask") or [None] * count
-    scores = _leaf_rows(archive, "rm_scores") or [None] * count
+    masks, scores = (_leaf_rows(archive, name) for name in ("response_mask", "rm_scores"))
     rows = []
     for at in range(count):
         low, high = (
@@ -217,16 +224,16 @@ def _group_rows(value: object) -> list[dict[str, Any]]:
                 "uid": str(columns["uid"][at]),
                 "v_min": low,
                 "v_max": high,
-                "loss": None if masks[at] is None else sum(1 for item in masks[at] if item),
+                "loss": None if masks is None else sum(1 for item in masks[at] if item),
                 "prompt": _prompt(columns.get("raw_prompt", [None] * count)[at]),
-                "score": None if scores[at] is None else float(sum(scores[at])),
+                "score": None if scores is None else float(sum(scores[at])),
             }
         )
     return rows
 
 
 def _leaf_rows(archive: object, name: str) -> list[list[Any]] | None:
-    """Rows of one tensor of a consolidated tensordict: a description of the leaves, and all their bytes in one storage."""
+    """Return the rows of one tensor of a consolidated tensordict: a table of leaves, and all their bytes in one."""
     if isinstance(archive, dict) and isinstance(archive.get(name), Tensor):
         return archive[name].tolist()  # type: ignore[no-any-return]
     if not (isinstance(archive, Stub) and len(archive.arguments) >= 2):
@@ -236,19 +243,14 @@ def _leaf_rows(archive: object, name: str) -> list[list[Any]] | None:
     if not (isinstance(leaf, tuple) and len(leaf) >= 4 and isinstance(storage, Tensor)):
         return None
     dtype, shape, start, end = str(leaf[0]).removeprefix("torch."), leaf[1], leaf[2], leaf[3]
-    if dtype not in _ITEM_BYTES or len(shape) != 2 or shape[0] * shape[1] * _ITEM_BYTES[dtype] > end - start:
+    if dtype not in _ITEMS or len(shape) != 2:
         return None
-    code = {
-        "int64": "q",
-        "int32": "i",
-        "int16": "h",
-        "int8": "b",
-        "uint8": "B",
-        "bool": "?",
-        "float32": "f",
-        "float64": "d",
-    }[dtype]
-    data = bytes(storage.flat()[start : start + shape[0] * shape[1] * _ITEM_BYTES[dtype]])
+    code: Any
+    code, width = _ITEMS[dtype]
+    size = shape[0] * shape[1] * width
+    if size > end - start:
+        return None
+    data = storage.raw()[start : start + size]
     numbers = memoryview(data).cast(code).tolist()
     return [numbers[row * shape[1] : (row + 1) * shape[1]] for row in range(shape[0])]
 

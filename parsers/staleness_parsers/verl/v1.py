@@ -1,7 +1,7 @@
 """V1 trainers (and what shares their dumps): which global steps there were, and who was trained in each.
 
-Members of a step come from its rollout dump, else from the checkpoint of the step (rows whose prompt is gone), else from
-the dumped mini-batches, else only the metrics say how many they were.
+Members of a step come from its rollout dump, else from the checkpoint of the step (rows whose prompt is gone), else
+from the dumped mini-batches, else only the metrics say how many they were.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 import polars as pl
 
-from staleness_audit.parser import Staged
+from staleness_audit.parser import Sink, Staged
 from staleness_parsers.verl import dumps, state
 from staleness_parsers.verl.launches import Launch, Row, owner
 from staleness_parsers.verl.settings import Settings
@@ -28,8 +28,9 @@ _KEY: Final = ["attempt", "step"]
 class Step:
     """One global step as the files show it. ``count_lo/hi``: rows it trained, padding left out (hi None = open).
 
-    ``known``, ``lags``: how many rows are dated, and their staleness by last and by first version. ``fake``: replayed from
-    a cache. ``spoke``: every row has some text, so at least one sampled token. ``named``: every row's key is known.
+    ``known``, ``lags``: how many rows are dated, and their staleness by last and by first version. ``fake``: replayed
+    from a cache. ``spoke``: every row has some text, so at least one sampled token. ``named``: every row's key is
+    known.
     """
 
     attempt: int
@@ -76,19 +77,19 @@ class V1:
         return self.rule != "other" or self.settings.known
 
 
-def build(settings: Settings, found: Sequence[Launch], staged: Staged, rule: str) -> V1:
+def build(settings: Settings, found: Sequence[Launch], staged: Staged, rule: str, sink: Sink) -> V1:
     """Gather steps and members. ``rule``: ``v1``, or ``oso`` (one step off: every batch is one version old)."""
     keys = staged.scan(state.TABLE).collect() if staged.has(state.TABLE) else pl.DataFrame(schema=state.ROWS)
     rollouts = _training(staged, settings)
     damaged = _damaged(staged, rollouts)
     model = V1(settings, found, _scale(settings, found), rule, keys, rollouts, damaged)
     _place_steps(model)
-    model.members = _members(model)
+    model.members = _members(model, sink)
     return model
 
 
 def _training(staged: Staged, settings: Settings) -> pl.DataFrame:
-    """Rows of rollout dumps that are no validation: those have a ``reward``, or lie in the folder the configuration names."""
+    """Return dumped rows that are no validation: those have a ``reward``, or lie in the folder configured for it."""
     if not staged.has(dumps.TABLE):
         return pl.DataFrame(
             schema={
@@ -113,7 +114,7 @@ def _training(staged: Staged, settings: Settings) -> pl.DataFrame:
 
 
 def _damaged(staged: Staged, rollouts: pl.DataFrame) -> pl.DataFrame:
-    """Steps whose rollout dump lacks rows; damage beside validation dumps only is none of training's."""
+    """Find the steps whose rollout dump lacks rows; damage beside validation dumps only is none of training's."""
     if not staged.has(dumps.DAMAGE):
         return pl.DataFrame(schema=dumps.DAMAGE_ROWS)
     folder = pl.col("source").str.extract(r"^(.*?)[^/]*$")
@@ -123,7 +124,7 @@ def _damaged(staged: Staged, rollouts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scale(settings: Settings, found: Sequence[Launch]) -> int:
-    """k where a global step was one mini-batch and metrics were divided by k (separate_async until 2026-07-08), else 1."""
+    """Return k where a global step was one mini-batch, metrics divided by k (until 2026-07-08), else 1."""
     k = settings.updates_per_sync
     if settings.trainer != "separate_async" or k == 1:
         return 1
@@ -160,10 +161,12 @@ def _place_steps(model: V1) -> None:
         held = told[-1] if told else owners[number]
         model.saved[number] = last if held is None else held
     for index, launch in enumerate(found):
-        fake = bool(launch.said("injected"))
+        # Only a console tells whether dumps were made or read back (guide pitfall 17).
+        injected = bool(launch.said("injected"))
         for number in range(launch.start + 1, ends[index] + 1):
             sure = model.numbered or not model.steps
-            step = Step(index, number, completed=True if sure else None, record=launch.records.get(number), fake=fake)
+            step = Step(index, number, completed=True if sure else None, record=launch.records.get(number))
+            step.fake = injected or (not launch.consoled and model.settings.may_replay("rollout_tq", number))
             step.superseded = any(later.resumed is not None and later.resumed < number for later in found[index + 1 :])
             model.steps[index, number] = step
     # The last launch may have trained one more, and died before saying so; mini-batches are dumped before training.
@@ -176,7 +179,7 @@ def _place_steps(model: V1) -> None:
     )
 
 
-def _members(model: V1) -> pl.DataFrame:
+def _members(model: V1, sink: Sink) -> pl.DataFrame:
     """Rows each step trained: (attempt, step, key, uid, source, line), and the counts of each step."""
     rows = model.rollouts.filter(~pl.col("padding")).select(
         *_KEY,
@@ -184,48 +187,86 @@ def _members(model: V1) -> pl.DataFrame:
         pl.col("uid").str.replace(r"_[^_]*_[^_]*$", "").alias("uid"),
         *("source", "line", "output_chars"),
     )
-    counted = rows.group_by(_KEY).agg(
-        pl.len().alias("n"),
-        pl.col("source").first(),
-        (pl.col("output_chars") > 0).all().alias("spoke"),
-        pl.col("key").is_not_null().all().alias("named"),
-    )
+    named = pl.col("key").is_not_null()
+    # A key occurs once in a step; a line that occurs twice was copied.
+    once = rows.filter(named).unique([*_KEY, "key"], keep="first", maintain_order=True)
+    rows = pl.concat([once, rows.filter(~named)])
+    spoke = (pl.col("output_chars") > 0).all().alias("spoke")
+    counted = rows.group_by(_KEY).agg(pl.len().alias("n"), pl.col("source").first(), spoke, named.all().alias("named"))
     counts = {(row["attempt"], row["step"]): row for row in counted.iter_rows(named=True)}
+    padded = set(model.rollouts.filter("padding").select(_KEY).unique().iter_rows())
     broken = set(model.damaged["step"])
     orphans = _orphans(model)
+    dumped = rows.drop("output_chars")
     frames, replaced = [], []
-    for (attempt, number), step in model.steps.items():
-        count = counts.get((attempt, number))
-        others = orphans.get(number) if model.saved.get(number, attempt) == attempt else None
+    for key, step in model.steps.items():
+        count = counts.get(key)
+        others = orphans.get(step.number) if model.saved.get(step.number, step.attempt) == step.attempt else None
+        if others is not None and (others.is_empty() or _mixed(model, step)):
+            others = None
         if count is not None:
-            step.source, step.spoke = count["source"], count["spoke"]
-        if count is not None and number not in broken:
+            step.source, step.spoke, step.named = count["source"], count["spoke"], count["named"]
             step.count_lo = step.count_hi = count["n"]
-            step.named = count["named"]
-        elif others is not None and not others.is_empty() and not _mixed(model, attempt, number):
+        if others is not None and (count is None or step.number in broken or _differ(dumped, others, step, sink)):
             step.count_lo = step.count_hi = others.height
             step.source, step.named = others["source"][0], True
-            replaced.append({"attempt": attempt, "step": number})
-            where = {
-                "attempt": pl.lit(attempt, pl.Int64),
-                "step": pl.lit(number, pl.Int64),
-                "line": pl.lit(None, pl.Int64),
-            }
-            frames.append(others.select("key", "uid", "source", **where).select(*_KEY, "key", "uid", "source", "line"))
-        else:
+            replaced.append({"attempt": step.attempt, "step": step.number})
+            where = {name: pl.lit(replaced[-1][name], pl.Int64) for name in _KEY}
+            frames.append(others.select(**where, key="key", uid="uid", source="source", line=pl.lit(None, pl.Int64)))
+        elif count is None or step.number in broken:
+            step.named = False
             _count_from_metrics(model, step, 0 if count is None else count["n"])
-    dumped = rows.drop("output_chars")
+        elif key not in padded:
+            _check_count(model, step, sink)
     if replaced:
         dumped = dumped.join(pl.DataFrame(replaced), on=_KEY, how="anti")
     return pl.concat([dumped, *frames])
 
 
-def _mixed(model: V1, attempt: int, number: int) -> bool:
+def _differ(dumped: pl.DataFrame, others: pl.DataFrame, step: Step, sink: Sink) -> bool:
+    """Whether a step's state names other rows than its rollout dump; the state, a single file, then holds."""
+    listed = dumped.filter((pl.col("attempt") == step.attempt) & (pl.col("step") == step.number))
+    if not step.named or (listed.height == others.height and listed.join(others, on="key", how="anti").is_empty()):
+        return False
+    sink.diagnose(
+        "warning",
+        "members-differ",
+        f"The rollout dump of step {step.number} and the state saved with it name other rows; the state is believed.",
+        source=step.source,
+    )
+    return True
+
+
+def _check_count(model: V1, step: Step, sink: Sink) -> None:
+    """Compare the rows of a dump with the tokens that the metrics count: a line may be lost without a trace."""
+    most = _most_rows(step)
+    if most is None or model.launches[step.attempt].said("upsampled") or round(most) <= step.count_lo:
+        return
+    step.count_hi, step.named = round(most), False
+    sink.diagnose(
+        "warning",
+        "rows-missing",
+        f"The rollout dump of step {step.number} holds {step.count_lo} rows, its metrics tokens of {step.count_hi}.",
+        source=step.source,
+    )
+
+
+def _most_rows(step: Step) -> float | None:
+    """All tokens over the mean tokens of a row: the number of rows, if none is padding."""
+    record = step.record
+    if record is None or None in (record["tokens"], record["response_mean"], record["prompt_mean"]):
+        return None
+    mean = record["response_mean"] + record["prompt_mean"]
+    return record["tokens"] / mean if mean > 0 else None
+
+
+def _mixed(model: V1, step: Step) -> bool:
     """Whether orphans of a checkpoint may be of the step that its launch resumed from, because nothing names those."""
-    start = model.launches[attempt].start
+    start = model.launches[step.attempt].start
     if not start or start in model.saved or start in set(model.rollouts["step"]):
         return False
-    return number == min(step for step, held in model.saved.items() if held == attempt and step > start)
+    later = [number for number, held in model.saved.items() if held == step.attempt and number > start]
+    return step.number == min(later, default=step.number)
 
 
 def _orphans(model: V1) -> dict[int, pl.DataFrame]:
@@ -238,7 +279,7 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
     k = model.settings.updates_per_sync
     for (number,), batches in rows.filter(pl.col("origin") == "batch").group_by("step", maintain_order=True):
         if batches["part"].n_unique() == k or model.settings.trainer == "colocate_async":
-            result[int(number)] = batches.unique("key", keep="first", maintain_order=True)  # type: ignore[call-overload]
+            result[int(number)] = batches.unique("key", keep="first", maintain_order=True)
     prompts = model.keys.filter((pl.col("origin") == "checkpoint") & (pl.col("kind") == "prompt")).select("step", "uid")
     orphans = rows.filter(pl.col("origin") == "checkpoint").join(prompts, on=["step", "uid"], how="anti")
     first = orphans.sort("step").unique("key", keep="first", maintain_order=True)
@@ -247,7 +288,7 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
         pl.col("dumped").is_null() | (pl.col("dumped") >= pl.col("step"))
     )
     for (number,), left in first.group_by("step", maintain_order=True):
-        result[int(number)] = left  # type: ignore[call-overload]
+        result[int(number)] = left
     return result
 
 
@@ -257,17 +298,15 @@ def _count_from_metrics(model: V1, step: Step, seen: int) -> None:
     ``data.train_batch_size`` groups have a row each at least; what n says is no proof (guide pitfall 10).
     """
     record, settings = step.record, model.settings
+    step.count_hi = None
     batch = settings.count(
         "actor_rollout_ref.actor.ppo_mini_batch_size" if model.scale > 1 else "data.train_batch_size"
     )
     short = record is not None and record["stale_old"] is not None  # the old sampler did not refill what it dropped
     step.count_lo = max(seen, 0 if short or model.rule != "v1" else batch or 0)
-    if record is None or None in (record["tokens"], record["response_mean"], record["prompt_mean"]):
+    most = _most_rows(step)
+    if record is None or most is None:
         return
-    mean = record["response_mean"] + record["prompt_mean"]
-    if mean <= 0:
-        return
-    most = record["tokens"] / mean
     launch = model.launches[step.attempt]
     plain = record["origin"] == "console" or launch.consoled
     step.count_hi = math.floor(most * (1 + 1e-5))

@@ -7,6 +7,7 @@ thrown away by a resume (guide section 5 D).
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 
 import polars as pl
 
@@ -16,7 +17,6 @@ from staleness_parsers.verl.launches import Row
 from staleness_parsers.verl.rows import STAMPED, Lengths, StepClasses, write_classes, write_rows, write_stamped
 from staleness_parsers.verl.settings import bound_of
 from staleness_parsers.verl.v1 import SLACK, V1, Step
-
 
 # ------------------------------------------------------------------------------------------------- versions
 
@@ -116,7 +116,7 @@ def _dated(model: V1) -> pl.DataFrame:
 
 
 def loss_interval(exact: str | bool, *, masked: bool) -> tuple[pl.Expr, pl.Expr]:
-    """Loss tokens of tagged rows: the mask's ones, else all of the response if ``exact`` (a column or a constant) says so.
+    """Loss tokens of tagged rows: the mask's ones, else the response if ``exact`` (a column or a constant) says so.
 
     A row has a sampled token at least, which rejection sampling may have ``masked``; its response is the upper limit.
     """
@@ -129,7 +129,7 @@ def loss_interval(exact: str | bool, *, masked: bool) -> tuple[pl.Expr, pl.Expr]
 
 
 def _exact_lengths(model: V1, step: Step) -> bool:
-    """Whether every response token is a loss token: no row has several turns, nothing is rejected (guide section 5 D)."""
+    """Whether every response token is in the loss: no row has several turns, nothing is rejected (section 5 D)."""
     record = step.record
     turns = None if record is None else record["turns"] if record["turns"] is not None else record["turns_fa"]
     return turns is not None and turns <= 2 and not model.settings.masks
@@ -143,7 +143,7 @@ def _write_step(model: V1, step: Step, out: dict[str, list[Row]]) -> None:
         "line": record.get("line"),
         "locator": record.get("locator"),
     }
-    waited = record.get("waited")
+    waited, spent, logged = (record.get(name) for name in ("waited", "duration", "ts"))  # it logs when it is done
     out["steps"].append(
         {
             "attempt": step.attempt,
@@ -153,6 +153,8 @@ def _write_step(model: V1, step: Step, out: dict[str, list[Row]]) -> None:
             "completed": step.completed,
             "updates": _updates(model),
             "waited_us": None if waited is None else round(waited * 1e6),
+            "started": None if logged is None or spent is None else datetime.fromtimestamp(logged - spent, UTC),
+            "ended": None if logged is None else datetime.fromtimestamp(logged, UTC),
             **proof,
         }
     )
@@ -171,7 +173,7 @@ def _updates(model: V1) -> int | None:
     return epochs * (batch // mini) if settings.trainer == "colocate_async" and batch and mini else None
 
 
-# ------------------------------------------------------------------------------------------------- rows without versions
+# ------------------------------------------------------------------------------------------ rows without versions
 
 
 def _write_rest(model: V1, step: Step, undated: pl.DataFrame, out: dict[str, list[Row]], sink: Sink) -> None:
@@ -189,7 +191,8 @@ def _write_rest(model: V1, step: Step, undated: pl.DataFrame, out: dict[str, lis
         sink.diagnose(
             "warning",
             "step-unread",
-            f"Step {step.number} was trained, but no dump, checkpoint or record of it is left; how many rows it had and how old they were is not known.",
+            f"Step {step.number} was trained, but no dump, checkpoint or record of it is left; how many rows it "
+            "had and how old they were is not known.",
             locator=f"step {step.number}",
             opens="training",
         )
@@ -303,7 +306,8 @@ def _classes(model: V1, step: Step, rest: int, sink: Sink) -> tuple[list[RowClas
         sink.diagnose(
             "warning",
             "metrics-disagree",
-            f"The staleness metrics of step {step.number} fit no {rest} rows: its dump, checkpoint and metrics are not of one launch, or a row is missing.",
+            f"The staleness metrics of step {step.number} fit no {rest} rows: its dump, checkpoint and metrics "
+            "are not of one launch, or a row is missing.",
             source=record["source"],
             line=record["line"],
             opens="training",

@@ -14,6 +14,8 @@
 --   rolled_back              a later attempt resumed before it
 --   stated_lo, stated_hi     trajectories the log says it trained (null = not said)
 --   stated_loss_lo, stated_loss_hi       loss tokens the log says it trained
+--   first_step               what is written for this step took place in some of the steps from this one on (null = in itself)
+--   v_first_lo               version the weights of that step start from, else v_train_lo
 --   stated_min_lo                        staleness that the log says no token of it is below
 --   stated_max_lo, stated_max_hi         largest token staleness the log proves for it
 WITH merged AS (
@@ -48,7 +50,8 @@ stated AS (
         min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le'))::BIGINT AS stated_loss_hi,
         max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge'))::INTEGER AS stated_max_lo,
         min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi,
-        max(value) FILTER (quantity = 'staleness_min' AND op IN ('eq', 'ge'))::INTEGER AS stated_min_lo
+        max(value) FILTER (quantity = 'staleness_min' AND op IN ('eq', 'ge'))::INTEGER AS stated_min_lo,
+        min(value) FILTER (quantity = 'first_step' AND op = 'eq')::INTEGER AS first_step
     FROM constraints
     GROUP BY ALL
 ),
@@ -65,10 +68,14 @@ judged AS (
     FROM merged
 )
 SELECT
-    row_number() OVER (ORDER BY attempt, step)::INTEGER AS step_key,
-    attempt, step, v_train_lo, v_train_hi, started, ended, waited_us, updates,
-    coalesce(completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AND wanted AS certain,
-    coalesce(completed, true) AND NOT rolled_back AND wanted AS possible,
+    row_number() OVER (ORDER BY judged.attempt, judged.step)::INTEGER AS step_key,
+    judged.attempt, judged.step, judged.v_train_lo, judged.v_train_hi, judged.started, judged.ended, judged.waited_us, judged.updates,
+    coalesce(judged.completed, false) AND NOT rolled_back AND NOT perhaps_rolled_back AND wanted AS certain,
+    coalesce(judged.completed, true) AND NOT rolled_back AND wanted AS possible,
     rolled_back,
-    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi, stated_min_lo
-FROM judged LEFT JOIN stated USING (attempt, step)
+    stated_lo, stated_hi, stated_loss_lo, stated_loss_hi, stated_max_lo, stated_max_hi, stated_min_lo,
+    first_step,
+    CASE WHEN first_step IS NULL THEN judged.v_train_lo ELSE coalesce(earliest.v_train_lo, 0) END AS v_first_lo
+FROM judged
+LEFT JOIN stated ON judged.attempt = stated.attempt AND judged.step = stated.step
+LEFT JOIN merged AS earliest ON earliest.attempt = judged.attempt AND earliest.step = stated.first_step

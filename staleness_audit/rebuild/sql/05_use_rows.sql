@@ -6,7 +6,7 @@
 --   step_key, span_index (null = all spans)
 --   loss_lo, loss_hi           loss tokens as logged with the use (null = as the spans say)
 --   lag_lo, lag_hi             staleness as logged, where it is known better than by version arithmetic
---   v_train_lo, v_train_hi     of the step
+--   v_train_lo, v_train_hi     of the step (lo: of the first of the steps it may have been in)
 --   stated_max_hi              largest staleness the log allows in the step
 --   stated_min_lo              smallest staleness the log allows in the step
 --   certain                    the step counts for certain, and the trajectory was in it for certain (uses.member)
@@ -25,7 +25,7 @@ WITH merged AS (
 )
 SELECT
     merged.* EXCLUDE (attempt, step, member),
-    step_key, v_train_lo, v_train_hi, stated_max_hi, stated_min_lo,
+    step_key, v_first_lo AS v_train_lo, v_train_hi, stated_max_hi, stated_min_lo,
     certain AND member AS certain
 FROM merged
 JOIN step_lives ON merged.attempt = step_lives.attempt AND merged.step = step_lives.step AND step_lives.possible

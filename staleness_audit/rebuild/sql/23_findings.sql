@@ -1,7 +1,7 @@
 -- Product: findings
 -- Publish: yes
 -- Grain: one row per kind of contradiction between what different rows of the logs say.
--- From: use_lives, members, step_lives, steps, spans, span_sums, trajectory_lives.
+-- From: use_lives, members, step_lives, steps, spans, events, span_sums, trajectory_lives.
 -- Columns:
 --   code, severity, message, opens   as in the table diagnostics
 --   cases                            how often
@@ -49,3 +49,10 @@ UNION ALL
 SELECT 'ids-collide', 'error',
     'Two trajectory ids have the same hash, so that their lives are mixed up; rename one of them.', 'training', count(*), NULL, NULL, min(key::VARCHAR)
 FROM trajectory_lives WHERE collides HAVING count(*) > 0
+UNION ALL
+SELECT 'group-without-members', 'warning',
+    'An event speaks of a group of which no trajectory is described; how many it speaks of is not known.', 'fates', count(*),
+    min(source), min(line), min(group_id)
+FROM events
+WHERE trajectory_id IS NULL AND group_id IS NOT NULL AND group_id NOT IN (SELECT group_id FROM members WHERE grouped)
+HAVING count(*) > 0

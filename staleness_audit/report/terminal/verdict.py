@@ -181,5 +181,7 @@ def gate_line(data: Data) -> str:
         if gate["max_violations"]
         else f"no violating {unit} allowed"
     )
+    if gate.get("exit_zero") and data["verdict"] != "pass":
+        return f"exit code {gate['exit']}, as --exit-zero asks ({allowed})"
     meaning = {0: "accepted", 1: "refused", 3: "not known"}.get(gate["exit"], "")
     return f"exit code {gate['exit']}: {meaning} ({allowed})"

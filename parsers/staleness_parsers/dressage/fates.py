@@ -1,0 +1,410 @@
+"""What became of sessions that reached no dump, and when sessions finished (guide section 6).
+
+A finished session in no batch was dropped or was left over at the end. Which of the two follows where
+
+* its group did reach a batch: an attempt that failed took it along (section 4, rule 5);
+* the lines of failed groups name its prompt, and say that as many members had completed as there are such sessions;
+* as many whole groups are left over as lines of stale drops were printed;
+* in partial mode all drops are explained so: what is left then is queued work (rules 13 and 14).
+
+Else both are given as alternatives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from staleness_audit.parser import Sink, Staged
+from staleness_parsers.dressage.sessions import REJECTIONS, UNREAD
+from staleness_parsers.dressage.story import Story
+from staleness_parsers.slime.calls import label_number
+from staleness_parsers.slime.finish import Model, completed, rollouts_of
+from staleness_parsers.slime.life import write_anonymous
+from staleness_parsers.slime.processes import policy
+
+_TIME: Final = pl.Datetime("us", "UTC")
+_TRAJECTORIES: Final[dict[str, Any]] = {
+    "trajectory_id": pl.String,
+    "group_id": pl.String,
+    "attempt": pl.Int64,
+    "role": pl.String,
+    "anonymous": pl.Boolean,
+    "multiplicity_lo": pl.Int64,
+    "multiplicity_hi": pl.Int64,
+    "evidence": pl.String,
+    "source": pl.String,
+    "line": pl.Int64,
+}
+_EVENTS: Final[dict[str, Any]] = {
+    "seq": pl.Int64,
+    "ts": _TIME,
+    "kind": pl.String,
+    "trajectory_id": pl.String,
+    "group_id": pl.String,
+    "attempt": pl.Int64,
+    "reason": pl.String,
+    "evidence": pl.String,
+    "source": pl.String,
+    "line": pl.Int64,
+}
+_SPANS: Final[dict[str, Any]] = {
+    "trajectory_id": pl.String,
+    "span_index": pl.Int64,
+    "tokens_lo": pl.Int64,
+    "tokens_hi": pl.Int64,
+    "loss_tokens_lo": pl.Int64,
+    "loss_tokens_hi": pl.Int64,
+    "version_lo": pl.Int64,
+    "version_hi": pl.Int64,
+    "monotone": pl.Boolean,
+    "evidence": pl.String,
+    "source": pl.String,
+    "line": pl.Int64,
+}
+
+
+_USES: Final[dict[str, Any]] = {
+    "trajectory_id": pl.String,
+    "attempt": pl.Int64,
+    "step": pl.Int64,
+    "member": pl.Boolean,
+    "evidence": pl.String,
+    "source": pl.String,
+}
+
+
+@dataclass
+class Session:
+    """A session by its name: where it is told of, whether it finished, and what stopped it.
+
+    ``labels``: those the proxy says it had when it was rejected. ``stopped``: ``cancelled``, ``lost``, or ``either``.
+    """
+
+    name: str
+    source: str | None
+    line: int | None = None
+    instance: str | None = None
+    group_index: int | None = None
+    finished: bool = False
+    stopped: str | None = None
+    ended: Any = None
+    labels: tuple[int | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fate:
+    """A certain end of a finished session, with the place that tells it (None: the session's own)."""
+
+    reason: str
+    source: str | None = None
+    line: int | None = None
+
+
+def write_sessions(
+    model: Model,
+    samples: pl.DataFrame | None,
+    members: list[Mapping[str, Any]],
+    staged: Staged,
+    story: Story,
+    sink: Sink,
+) -> None:
+    """Write trajectories, spans and fates of sessions in no dump, and when the dumped ones finished."""
+    known = _gather(members, staged, story, sink)
+    dumped = (
+        {row["key"]: row for row in samples.select("key", "trajectory_id", "group_id", "attempt").to_dicts()}
+        if samples is not None
+        else {}
+    )
+    groups = {session.instance: session.group_index for session in known.values() if session.group_index is not None}
+    groups |= {member["instance"]: member["group_index"] for member in members if member["group_index"] is not None}
+    aside = {member["alias"] for member in members}
+    if staged.has("dressage_evals"):
+        aside |= set(staged.scan("dressage_evals").collect()["session"])
+    left = [session for name, session in known.items() if name not in dumped and name not in aside]
+    finished = [session for session in left if session.finished]
+    lacking = _lacking(model)
+    fates, leftover = ({}, False) if lacking else _explain(finished, known, members, story)
+    attempt = max(len(model.processes) - 1, 0)
+    prefix = f"{attempt}/" if attempt else ""
+    trajectories, events = [], []
+    for session in left:
+        group = groups.get(session.instance)
+        place = {
+            "trajectory_id": prefix + session.name,
+            "group_id": prefix + (f"instance:{session.instance}" if group is None else str(group)),
+            "attempt": attempt,
+            "source": session.source,
+            "line": session.line,
+            "evidence": "recorded",
+        }
+        trajectories.append({**place, "role": "train", "anonymous": False, "multiplicity_lo": 1, "multiplicity_hi": 1})
+        events += _ends(session, place, fates, leftover=leftover, single=story.single)
+    for name, row in dumped.items():
+        if name in known and known[name].finished and known[name].ended:
+            place = {**row, "source": known[name].source, "evidence": "recorded", "ts": known[name].ended}
+            events.append({**place, "kind": "finished"})
+    sink.write("trajectories", _frame(trajectories, _TRAJECTORIES))
+    sink.write("events", _frame([{**event, "seq": at} for at, event in enumerate(events)], _EVENTS))
+    spans = _spans(model, left, prefix, staged, story)
+    sink.write("spans", _frame(spans, _SPANS))
+    sink.write("uses", _frame(_possible_uses(finished, spans, lacking, prefix), _USES))
+    if not any(session.finished for session in known.values()):
+        _write_counted(model, story, sink)
+
+
+def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame([{name: row.get(name) for name in schema} for row in rows], schema=dict(schema))
+
+
+def _lacking(model: Model) -> list[tuple[int, int, int]]:
+    """Return (attempt, rollout, v_train) of batches that may have held sessions no dump names."""
+    named = {
+        (batch["attempt"], batch["rollout"]) for batch in model.batches if batch["readable"] and not batch["skipped"]
+    }
+    return [
+        (attempt, rollout, policy(process, rollout))
+        for attempt, process in enumerate(model.processes)
+        for rollout in rollouts_of(process)
+        if (attempt, rollout) not in named and completed(model, attempt, rollout)[0] is not False
+    ]
+
+
+def _possible_uses(
+    finished: list[Session], spans: list[dict[str, Any]], lacking: list[tuple[int, int, int]], prefix: str
+) -> list[dict[str, Any]]:
+    """Make uses for sessions that may have been in a batch whose dump is lost: none older than their tokens."""
+    newest: dict[str, int] = {}
+    for span in spans:
+        newest[span["trajectory_id"]] = max(newest.get(span["trajectory_id"], 0), span["version_lo"] or 0)
+    return [
+        {
+            "trajectory_id": prefix + session.name,
+            "attempt": attempt,
+            "step": rollout,
+            "member": False,
+            "evidence": "inferred",
+            "source": session.source,
+        }
+        for session in finished
+        for attempt, rollout, v_train in lacking
+        if v_train >= newest.get(prefix + session.name, 0)
+    ]
+
+
+def _write_counted(model: Model, story: Story, sink: Sink) -> None:
+    """Write what lines count where no session is on record: members of stale groups, and completed ones of failed."""
+    sizes = story.numbers("worker", "members") or {batch["members"] for batch in model.batches if batch["members"]}
+    size = next(iter(sizes)) if len(sizes) == 1 else None
+    attempt = max(len(model.processes) - 1, 0)
+    for line in [*story.of("stale"), *story.of("failed_group")]:
+        stale = line["kind"] == "stale"
+        count = size if stale else line["completed"]
+        if stale or count:
+            write_anonymous(
+                sink,
+                attempt,
+                {"source": line["source"], "line": line["line"]},
+                members=count,
+                groups=1,
+                kind="dropped",
+                reason="stale" if stale else "group",
+                step=None,
+                ts=model.utc(line["local"]),
+            )
+
+
+def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story, sink: Sink) -> dict[str, Session]:
+    """Collect all sessions by name, from payloads, then the proxy's and the console's lines, then dumps."""
+    known: dict[str, Session] = {}
+    rows = _own_payloads(members, staged, sink)
+    for row in rows:
+        session = known.setdefault(row["session"], Session(row["session"], row["source"]))
+        session.instance = session.instance or row["instance"]
+        session.group_index = row["group_index"] if session.group_index is None else session.group_index
+        if row["finished"]:
+            session.finished, session.source = True, row["source"]
+            session.ended = row["ended"] or session.ended
+        else:
+            session.stopped = "either" if row["rejection"] == UNREAD else "cancelled" if row["rejection"] else "lost"
+            session.ended = session.ended or row["ended"]
+    for line in story.of("rejected"):
+        session = known.setdefault(line["session"], Session(line["session"], line["source"], line["line"]))
+        session.instance, session.stopped = session.instance or line["instance"], "cancelled"
+        session.labels = tuple(label_number(label) for label in line["labels"])
+    for line in story.of("failed"):
+        session = known.setdefault(line["session"], Session(line["session"], line["source"], line["line"]))
+        rejected = any(reason in line.get("text", "") for reason in REJECTIONS)
+        session.stopped = "cancelled" if rejected else session.stopped or "lost"
+    for member in members:
+        for name in member["failed"] or ():
+            session = known.setdefault(name, Session(name, member["source"]))
+            session.instance = session.instance or member["instance"]
+            session.stopped = session.stopped or "either"
+    return known
+
+
+def _own_payloads(members: list[Mapping[str, Any]], staged: Staged, sink: Sink) -> list[dict[str, Any]]:
+    """Return the rows of payloads, less those of other runs that share LOG_DIR: none of their sessions is in a dump."""
+    if not staged.has("dressage_sessions"):
+        return []
+    run_name = pl.col("source").str.split("/").list.get(-4, null_on_oob=True)
+    rows = staged.scan("dressage_sessions").with_columns(run_name.alias("run")).sort("source").collect()
+    dumped = {member["session"] for member in members}
+    own = rows.filter(pl.col("session").is_in(dumped))["run"].unique().drop_nulls().to_list()
+    others = rows.filter(pl.col("run").is_not_null() & ~pl.col("run").is_in(own))
+    if not own or others.is_empty():
+        return rows.to_dicts()
+    names = ", ".join(sorted(others["run"].unique()))
+    message = (
+        f"Sessions under {names} are left out: none of them is in a dump, so they are taken for those of other runs."
+    )
+    sink.diagnose("note", "sessions-of-other-runs", message, source=others["source"][0], opens="fates")
+    return rows.filter(pl.col("run").is_null() | pl.col("run").is_in(own)).to_dicts()
+
+
+def _explain(
+    finished: list[Session], known: Mapping[str, Session], members: list[Mapping[str, Any]], story: Story
+) -> tuple[dict[str, Fate], bool]:
+    """Return the certain fates of finished sessions in no dump, and whether all others were simply left over."""
+    fates: dict[str, Fate] = {}
+    if not story.single:
+        return fates, False
+    by_instance: dict[str | None, list[Session]] = defaultdict(list)
+    for session in finished:
+        by_instance[session.instance].append(session)
+    collected = {member["instance"] for member in members} if _prompts_come_once(members, known, story) else set()
+    for instance in collected & set(by_instance):
+        fates |= {session.name: Fate("group") for session in by_instance[instance]}
+    if not story.orderly:
+        return fates, False
+    unexplained = _failed_groups(by_instance, known, collected, fates, story)
+    stale = story.of("stale")
+    sizes = story.numbers("worker", "members")
+    size = sizes.pop() if len(sizes) == 1 else None
+    open_groups = {
+        instance: rest
+        for instance, sessions in by_instance.items()
+        if len(rest := [session for session in sessions if session.name not in fates]) >= (size or 1)
+    }
+    if stale and size and len(open_groups) == len(stale) and all(len(rest) == size for rest in open_groups.values()):
+        # Which line is which group's does not matter: all of them are stale.
+        place = stale[0] if len(stale) == 1 else {"source": None, "line": None}
+        for rest in open_groups.values():
+            fates |= {session.name: Fate("stale", place["source"], place["line"]) for session in rest}
+        stale = []
+    return fates, story.mode == "partial" and not stale and not unexplained
+
+
+def _failed_groups(
+    by_instance: Mapping[str | None, list[Session]],
+    known: Mapping[str, Session],
+    collected: set[Any],
+    fates: dict[str, Fate],
+    story: Story,
+) -> bool:
+    """Settle members that completed in groups that failed; return whether some such member was not found."""
+    members: Counter[str | None] = Counter()
+    place: dict[str | None, dict[str, Any]] = {}
+    for line in story.of("failed_group"):
+        names = [known[name].instance for name in line["sessions"] if name in known]
+        instance = names[0] if names else None
+        members[instance] += line["completed"]
+        place[instance] = line
+    unexplained = members[None] > 0
+    for instance, count in members.items():
+        sessions = by_instance.get(instance, [])
+        if instance is None or instance in collected or not count:
+            continue
+        if len(sessions) == count:
+            line = place[instance]
+            fates.update({session.name: Fate("group", line["source"], line["line"]) for session in sessions})
+        else:
+            unexplained = True
+    return unexplained
+
+
+def _prompts_come_once(members: list[Mapping[str, Any]], known: Mapping[str, Session], story: Story) -> bool:
+    """Whether a prompt's id stands for one group: each went in once (no second epoch)."""
+    indices = {member["group_index"] for member in members} | {session.group_index for session in known.values()}
+    highest = max((index for index in indices if index is not None), default=None)
+    sizes = story.numbers("prompts", "count")
+    if highest is None or len(sizes) != 1:
+        return False
+    groups: dict[Any, set[Any]] = defaultdict(set)
+    for member in members:
+        groups[member["instance"]].add(member["group_index"])
+    return highest < sizes.pop() and all(len(found) == 1 for found in groups.values()) and None not in groups
+
+
+def _ends(
+    session: Session, place: dict[str, Any], fates: Mapping[str, Fate], *, leftover: bool, single: bool
+) -> list[dict[str, Any]]:
+    """Make the last events of a session that is in no dump."""
+    ended = {**place, "ts": session.ended}
+    if not session.finished:
+        if session.stopped == "cancelled":
+            return [{**ended, "kind": "cancelled", "reason": "stale"}]
+        if session.stopped == "lost":
+            return [{**ended, "kind": "lost", "reason": "error"}]
+        maybe = {**ended, "evidence": "inferred"}
+        return [{**maybe, "kind": "cancelled", "reason": "stale"}, {**maybe, "kind": "lost", "reason": "error"}]
+    events = [{**ended, "kind": "finished"}]
+    if fate := fates.get(session.name):
+        source = {"source": fate.source, "line": fate.line} if fate.source else {}
+        return [*events, {**place, **source, "kind": "dropped", "reason": fate.reason, "evidence": "derived"}]
+    if leftover:
+        return events
+    maybe = {**place, "evidence": "inferred"}
+    ends = [{**maybe, "kind": "dropped", "reason": "unknown"}, {**maybe, "kind": "pending"}]
+    return [*events, *ends, *([] if single else [{**maybe, "kind": "lost", "reason": "unknown"}])]
+
+
+def _spans(model: Model, left: list[Session], prefix: str, staged: Staged, story: Story) -> list[dict[str, Any]]:
+    """Make spans: of finished sessions as recorded, of others as many tokens as nobody knows."""
+    names = {session.name for session in left if session.finished}
+    frame = staged.scan("dressage_spans").collect() if staged.has("dressage_spans") else None
+    rows = []
+    for row in frame.sort("session", "span_index").iter_rows(named=True) if frame is not None else ():
+        if row["session"] not in names:
+            continue
+        lo, hi = _versions(model, (row["label_lo"], row["label_hi"]), story)
+        exact = lo is not None and lo == hi
+        rows.append(
+            {
+                "trajectory_id": prefix + row["session"],
+                "span_index": row["span_index"],
+                "tokens_lo": row["tokens_lo"],
+                "tokens_hi": row["tokens_hi"],
+                "loss_tokens_lo": row["loss_lo"],
+                "loss_tokens_hi": row["loss_hi"],
+                "version_lo": lo,
+                "version_hi": hi,
+                "monotone": True,
+                "evidence": "derived" if exact and row["tokens_lo"] == row["tokens_hi"] else "inferred",
+                "source": row["source"],
+            }
+        )
+    for session in left:
+        if not session.finished:
+            labels = [label for label in session.labels if label is not None]
+            ends = (min(labels), max(labels)) if labels and len(labels) == len(session.labels) else (None, None)
+            lo, hi = _versions(model, ends, story)
+            place = {"source": session.source, "line": session.line, "evidence": "inferred", "monotone": True}
+            versions = {"version_lo": lo, "version_hi": hi, "tokens_lo": 0, "span_index": 0}
+            rows.append({"trajectory_id": prefix + session.name, **versions, **place})
+    return rows
+
+
+def _versions(model: Model, labels: tuple[int | None, int | None], story: Story) -> tuple[int | None, int | None]:
+    """Turn labels into versions, where one launch makes them mean one thing."""
+    if not story.single or labels[1] is None:
+        return None, None
+    versions = model.versions[-1]
+    hi = versions.by_label.get(labels[1])
+    lo = (versions.start[0], None) if labels[0] is None else versions.by_label.get(labels[0])
+    return (lo[0] if lo else None), (hi[1] if hi else None)

@@ -1,0 +1,236 @@
+"""The parser object: slime's, with Dressage's own reader of samples and its sessions beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import polars as pl
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.parser import Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
+from staleness_audit.readers.torch_files import BadTorchFile, open_torch
+from staleness_parsers.dressage import fates, sessions, truncation
+from staleness_parsers.dressage.card import CARD, KEEP, NO_CONVERSION, NO_LIMIT
+from staleness_parsers.dressage.console import MARKS, read_console
+from staleness_parsers.dressage.story import Story, tell
+from staleness_parsers.dressage.tokens import Member, as_dict, read_member, read_sample, session_of
+from staleness_parsers.slime import files, finish
+from staleness_parsers.slime import processes as p
+from staleness_parsers.slime.calls import Sample, label_number
+from staleness_parsers.slime.dumps import read_batch
+from staleness_parsers.slime.finish import Model
+from staleness_parsers.slime.parser import SlimeParser, facts_of, write_rows
+
+_MEMBERS: Final[dict[str, Any]] = {
+    "session": pl.String,
+    "alias": pl.String,
+    "instance": pl.String,
+    "group_index": pl.Int64,
+    "group": pl.Int64,
+    "failed": pl.List(pl.String),
+    "truncated": pl.Boolean,
+    "source": pl.String,
+}
+_DUMP_BYTES: Final = 1 << 20
+_DUMP_MARKS: Final = (b"dressage_", b"parent_traj_id", b"proxy_extra_info")
+
+
+class DressageParser(SlimeParser):
+    """Dressage, August to October 2026, on slime between v0.3.0 and v0.3.1."""
+
+    name = "dressage"
+    version = "1"
+    card: Card = CARD
+
+    def detect(self, run: RunFiles) -> Detection | None:
+        """Recognise Dressage's messages, its sessions' payloads, and its metadata in slime's dumps."""
+        evidence = [
+            f"{file.source}: messages of Dressage"
+            for file in files.consoles(run)[:50]
+            if any(mark in run.head(file.source, files.HEAD_BYTES) for mark in MARKS)
+        ]
+        for file in sessions.files(run)[:5]:
+            head = run.head(file.source)
+            if b'"blackbox_type"' in head or (b'"session_id"' in head and b'"instance_id"' in head):
+                evidence.append(f"{file.source}: the payload of a Dressage session")
+        for dump in [dump for dump in files.dumps(run) if dump.kind == "rollout"][:2]:
+            head = run.head(dump.source, _DUMP_BYTES)
+            if any(mark in head for mark in _DUMP_MARKS):
+                evidence.append(f"{dump.source}: slime's rollout dump with Dressage's metadata")
+        if evidence:
+            return Detection(tuple(evidence[:5]))
+        for file in files.event_files(run)[:10]:
+            if b"staleness/version_span_max" in run.head(file.source, files.HEAD_BYTES):
+                return Detection((f"{file.source}: scalars as Dressage names them",), strong=False)
+        return None
+
+    def plan(self, run: RunFiles) -> Sequence[Unit]:
+        """Plan slime's units, the logs once more for Dressage's lines, and the sessions."""
+        logs = [Unit("dressage", (piece,)) for file in files.consoles(run) for piece in run.split(file.source)]
+        return [*super().plan(run), *logs, *sessions.units(run)]
+
+    def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
+        """Stage what one unit says."""
+        if unit.kind == "batch":
+            _read_batch(unit, run, sink)
+        elif unit.kind == "dressage":
+            read_console(unit, run, sink)
+        elif unit.kind == "sessions":
+            sessions.read_sessions(unit, run, sink)
+        else:
+            super().read(unit, run, sink)
+            if unit.kind == "eval":
+                _read_eval(unit, run, sink)
+
+    def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
+        """Join the units as slime's parser does, then tell what became of the sessions."""
+        model = finish.build(staged, run, sink)
+        members = _members(staged)
+        story = tell(model, members, staged)
+        _learn_labels(model, staged, story)
+        samples = write_rows(model, staged, sink)
+        fates.write_sessions(model, samples, members, staged, story, sink)
+        if samples is not None and any(member["truncated"] for member in members):
+            truncation.write_cut_tokens(samples, members, staged, sink)
+        return _facts(model, staged, story)
+
+
+def _read_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
+    found: list[Member] = []
+
+    def reader(record: Mapping[str, Any]) -> Sample | None:
+        if member := read_member(record):
+            found.append(member)
+        return read_sample(record)
+
+    read_batch(unit, run, sink, reader)
+    source = next(iter(unit.options["rollout_dumps"]), None)
+    rows = [{**vars(member), "failed": list(member.failed), "source": source} for member in found]
+    sink.write("dressage_members", pl.DataFrame(rows, schema=_MEMBERS))
+
+
+def _read_eval(unit: Unit, run: RunFiles, sink: Sink) -> None:
+    """Stage which sessions were for evaluation; what is wrong with the dump, slime's reader says."""
+    names = []
+    try:
+        with open_torch(run, str(unit.options["source"])) as value:
+            records = as_dict(value).get("samples")
+            names = [session_of(as_dict(record)) for record in records] if isinstance(records, list) else []
+    except BadTorchFile as error:
+        sink.diagnose(
+            "note",
+            "eval-sessions-unknown",
+            f"Which sessions were for evaluation is not known: {error}.",
+            source=str(unit.options["source"]),
+            opens="fates",
+        )
+    rows = [{"session": name} for name in names if name is not None]
+    sink.write("dressage_evals", pl.DataFrame(rows, schema={"session": pl.String}))
+
+
+def _members(staged: Staged) -> list[Mapping[str, Any]]:
+    if not staged.has("dressage_members"):
+        return []
+    return list(staged.scan("dressage_members").unique().sort("session", "source").collect().iter_rows(named=True))
+
+
+def _learn_labels(model: Model, staged: Staged, story: Story) -> None:
+    """Give meaning also to labels that only sessions outside the dumps or rejections bear: they prove syncs, too."""
+    if not story.single or not model.processes[0].batches:
+        return
+    found = {label_number(label) for line in story.of("rejected") for label in line["labels"]} - {None}
+    if staged.has("dressage_spans"):
+        spans = staged.scan("dressage_spans").select("label_lo", "label_hi").unique().collect()
+        found |= set(spans["label_lo"].drop_nulls()) | set(spans["label_hi"].drop_nulls())
+    process = model.processes[0]
+    process.batches[0]["labels"] = process.batches[0]["labels"] | found
+    model.versions[0] = p.label_versions(process)
+    model.proven[0] = finish.proven_up_to(model, 0)
+
+
+def _facts(model: Model, staged: Staged, story: Story) -> RunFacts:
+    plain = facts_of(model)
+    keep = _keep_versions(model, story)
+    groups = story.numbers("collect", "groups")
+    waiting = [
+        Sign("waiting", model.utc(line["local"]), "the trainer waits for finished groups", line["source"], line["line"])
+        for line in story.of("waiting")
+    ]
+    last = max((sign.ts for sign in plain.signs if sign.kind == "progress" and sign.ts), default=None)
+    config = {
+        "keep_versions": keep,
+        "max_partial_rollout_preempts": _only(story.numbers("rejected", "max_preempts")),
+        "max_active_groups": _only(story.numbers("worker", "active")),
+        "samples_per_group": _only(story.numbers("worker", "members")),
+        "target_groups": _only(groups),
+    }
+    return replace(
+        plain,
+        framework="dressage",
+        dialect=f"{story.mode}-async" if story.mode else None,
+        config={**plain.config, **{key: value for key, value in config.items() if value is not None}},
+        bound=Bound(None, KEEP, keep, NO_CONVERSION),
+        guarantee=_guarantee(model, plain, story),
+        signs=(*plain.signs, *(sign for sign in waiting if last is None or (sign.ts and sign.ts > last))),
+        unseen=_unseen(staged, story),
+        # Sessions that an evaluation ran cannot be told from others where no dump names them.
+        undone=not staged.has("dressage_evals") and any(line["kind"] == "eval" for line in model.lines),
+        hints=_hints(model, staged, story),
+        groups_per_step=_only(groups) or plain.groups_per_step,
+    )
+
+
+def _only(values: set[int]) -> int | None:
+    return next(iter(values)) if len(values) == 1 else None
+
+
+def _keep_versions(model: Model, story: Story) -> int | None:
+    """Read the window off the indices: cutoff = max(0, current + 1 - keep)."""
+    pairs = {(int(line["current"]), int(line["cutoff"])) for line in story.of("stale")}
+    if not model.scalars.is_empty():
+        tags = ("staleness/current_version_index", "staleness/cutoff_version_index")
+        by_tag = [model.scalars.filter(pl.col("tag") == tag).select("source", "x", "value") for tag in tags]
+        pairs |= {(int(now), int(cut)) for _, _, now, cut in by_tag[0].join(by_tag[1], on=["source", "x"]).iter_rows()}
+    return _only({current + 1 - cutoff for current, cutoff in pairs if cutoff > 0})
+
+
+def _guarantee(model: Model, plain: RunFacts, story: Story) -> Guarantee:
+    """Keep what slime's own rollout loops guarantee only if it is sure that no worker ran beside them."""
+    whole = model.console and all(process.launch_seen for process in model.processes)
+    if story.mode is None and whole and story.of("prompts") and not story.of("worker"):
+        return plain.guarantee
+    return Guarantee("none", NO_LIMIT)
+
+
+def _unseen(staged: Staged, story: Story) -> frozenset[str]:
+    """Sessions stopped at the end of a run leave nothing; others leave payloads and lines, where those are kept."""
+    unseen = {"pending", "lost"}
+    payloads = (
+        staged.has("dressage_sessions") and not staged.scan("dressage_sessions").filter("finished").collect().is_empty()
+    )
+    if not (payloads and story.single and story.orderly):
+        unseen.add("dropped")
+    proxy = bool(story.of("rejected") or story.of("proxy"))
+    if not story.single or not (proxy or (payloads and story.mode == "partial")):
+        unseen.add("cancelled")
+    return frozenset(unseen)
+
+
+def _hints(model: Model, staged: Staged, story: Story) -> tuple[Hint, ...]:
+    hints = []
+    readable = [batch for batch in model.batches if batch["readable"]]
+    if not readable:
+        hints.append(Hint("the version of any trained token", "run with --save-debug-rollout-data or --dump-details"))
+    elif not any(batch["labels"] for batch in readable):
+        hints.append(Hint("the versions of tokens", "start the proxy with --record-token-versions"))
+    if not model.console:
+        remedy = "keep the console log of the job beside the dumps"
+        hints.append(Hint("which batches were trained, times of training and syncs, dropped groups", remedy))
+    if not staged.has("dressage_sessions"):
+        remedy = "keep LOG_DIR (traj_payload, traj_err) with the run, from each launch"
+        hints.append(Hint("what was generated and never trained", remedy))
+    if not (story.of("rejected") or story.of("proxy")):
+        hints.append(Hint("sessions rejected for their versions", "keep the proxy's log (PROXY_LOG_FILE)"))
+    return tuple(hints)

@@ -1,0 +1,17 @@
+"""PSRL: rollouts with group-wise staleness buffers (StaleFlow), standing on verl (guide ``psrl``).
+
+Versions: PSRL's parameter-server version p counts pushes from 0, which is DESIGN's policy version as it stands. Step g
+(from 1, as in the generations' file names) trains buffer b = g - 1, and **v_train = g - 1**; with a critic warm-up of w
+steps the actor is updated later, so the true v_train is less by up to w (section 3).
+
+A trajectory is a request; its id is PSRL's request id, the ``uid`` of the generations. The gateway pins every call to the
+version its instance advertised when it was placed (``version_tag``): tokens of the first segment are of that version
+unless the instance's pull overtook the advertisement, later segments are of it or newer. Every turn of a native
+multi-turn loop is a call with a pin of its own, which may be *older* than the first.
+"""
+
+from __future__ import annotations
+
+from staleness_parsers.psrl.parser import PARSER
+
+__all__ = ["PARSER"]

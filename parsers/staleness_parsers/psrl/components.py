@@ -1,0 +1,194 @@
+"""Logs of PSRL's components: lines become staged messages (guide section 5.2).
+
+A message has a ``kind``, up to four ``numbers``, ``ids`` (requests) and, of instances, a ``worker``. Lines that several
+handlers wrote twice are read once. A console shows the same lines as ``<Component> - message``; it is used only for
+components without a file of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+import polars as pl
+
+from staleness_audit.discovery import Piece, RunFile, RunFiles
+from staleness_audit.parser import Sink
+from staleness_audit.readers.console import parse_local_time, undecorate
+from staleness_audit.readers.lines import DamagedStream, numbered_lines
+
+TABLE: Final = "psrl_messages"
+ROWS: Final = {
+    "source": pl.String,
+    "line": pl.Int64,
+    "ts": pl.Datetime("us"),
+    "component": pl.String,
+    "console": pl.Boolean,
+    "kind": pl.String,
+    "numbers": pl.List(pl.Int64),
+    "ids": pl.List(pl.Int64),
+    "worker": pl.String,
+}
+MANAGER: Final = "AgentLoopManager"
+TRACKER: Final = "RequestStatusTracker"
+NAMES: Final = (MANAGER, TRACKER, "Status", "TrainWorker_R0", "vLLMHTTPServer_Replica*", "DPLBStatCollector_*")
+_COMPONENT: Final = (
+    r"(AgentLoopManager|RequestStatusTracker|Status|TrainWorker_R0|vLLMHTTPServer_Replica\d+|DPLBStatCollector_\w+)"
+)
+_CONSOLE_LINE: Final = re.compile(rf"{_COMPONENT} - (.*)")
+_FILE_LINE: Final = re.compile(r"(?:- )?(?:[\w.]+ - \d+ - )?(.*)")
+
+_ENTRY: Final = (
+    r"EntryInfo\(rollout_instance_id=(?P<instance>.*?), prompt_id=(?P<prompt>\d+), request_idx=(?P<index>\[[^\]]*\]|-?\d+), "
+    r"model_version=(?P<version>\[[^\]]*\]|-?\d+),.*?is_validate=(?P<validate>True|False)\)"
+)
+_SLOT: Final = r"\(buffer (?P<buffer>\d+), entry (?P<slot>\d+)\)"
+_ENTRY_LINE: Final = re.compile(
+    rf"\[(?P<what>[A-Z][\w ]*Entry[\w ]*|Entry[\w ]*)(?: \([^\]]*\))?\]:? (?:request idx .*?)?.*?{_ENTRY}"
+)
+_BUFFER: Final = re.compile(_SLOT)
+_HEADER_TAG: Final = r"version_tag=(-?\d+): count=(\d+) \([\d.]+%\), staleness=(-?\d+)"
+_PLAIN: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
+    (component, kind, re.compile(pattern))
+    for component, kind, pattern in (
+        (MANAGER, "header", r"TRAINING Buffer (\d+) version tag distribution"),
+        (MANAGER, "tag", _HEADER_TAG),
+        (MANAGER, "validation", r"VALIDATION Buffer (\d+) "),
+        (MANAGER, "wait", r"Buffer (\d+) is not ready, waiting"),
+        (MANAGER, "ready", r"\[Single Event\] BUFFER_READY - Train Buffer (\d+) is ready"),
+        (MANAGER, "gate", r"Waiting for ps model version: (\d+)"),
+        (MANAGER, "failed", r"notify_group_failed \(train\): .*parent_id=(\d+)"),
+        (MANAGER, "filtered", r"Post-processing function returned empty data for prompt (\d+)"),
+        (MANAGER, "moved", r"Moved (\d+) occupied entries \(the total gap"),
+        (MANAGER, "chunk", r"Emitted train chunk buffer=(\d+) idx=(\d+) size=(\d+)"),
+        (TRACKER, "push", r"\[Single Event\] PUSH - Model with version tag (\d+)"),
+        (TRACKER, "stale", r"Request (\d+) is stale \(version (-?\d+) < (-?\d+)\)"),
+        (TRACKER, "begin", r"(?:PSManager initialized|Initialized RequestStatusTracker)"),
+        ("Status", "anchor", r"Starting stats recorder loop"),
+        ("TrainWorker_R0", "pushed", r"\[End Event\] PUSH - Push model"),
+        (
+            "vLLM",
+            "overtaken",
+            r"Actual model version after pull .*? is (\d+), which is higher than the required PS version (\d+)",
+        ),
+    )
+)
+_IDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
+    (MANAGER, "surplus", re.compile(r"Aborting child requests (\[[^\]]*\]) for sample (\d+)")),
+    (MANAGER, "stored", re.compile(r"Stored child IDs: (\[[^\]]*\])")),
+    (TRACKER, "old", re.compile(r"Requests of version \d+ to abort: (\{[^}]*\}|\[[^\]]*\]|set\(\))")),
+    (TRACKER, "aborted", re.compile(r"Added requests (\[[^\]]*\]|\{[^}]*\}) to abort set")),
+)
+_PULL: Final = re.compile(
+    r"\[Single Event\] PULL - Rollout instance \[?(\(.*?\))\]? pulling latest model with version tag (\d+)"
+)
+_SNAPSHOT: Final = re.compile(r"Snapshot \(model version (-?\d+)\)")
+_COUNTS: Final = re.compile(r"req_id_to_response_token_num['\"]?\s*[:=]\s*(?:\w+\()?\{([^}]*)\}")
+_COUNT: Final = re.compile(r"['\"]?(\d+)['\"]?\s*:\s*(\d+)")
+
+
+def files(run: RunFiles) -> list[RunFile]:
+    """Return the logs of the components that say anything of use."""
+    return [file for name in NAMES for file in run.match(f"{name}.log")]
+
+
+def stage(run: RunFiles, piece: Piece, sink: Sink, *, console: bool) -> None:
+    """Stage the messages of one log."""
+    stem = run.file(piece.source).name.rsplit("/", 1)[-1].removesuffix(".log")
+    rows: list[dict[str, Any]] = []
+    last = None
+    try:
+        for line, text, cut in numbered_lines(run, piece):
+            component, ts, message = _split(text, stem, console)
+            if cut or component is None or (last is not None and (ts, message) == last):
+                continue
+            last = (ts, message) if ts is not None else None
+            if "\0" in message or "\ufffd" in message:
+                _damaged(sink, piece.source, line)
+            for found in _read(component, message):
+                row = {"ids": [], "numbers": [], "worker": None, **found}
+                rows.append(
+                    {"source": piece.source, "line": line, "ts": ts, "component": component, "console": console, **row}
+                )
+    except DamagedStream as damage:
+        _damaged(sink, piece.source, damage.line)
+    sink.write(TABLE, pl.DataFrame(rows, schema=ROWS))
+
+
+def _damaged(sink: Sink, source: str, line: int) -> None:
+    message = "A line of a component's log is damaged; entries or aborts may be missing: restore the file."
+    sink.diagnose("warning", "component-log-damaged", message, source=source, line=line, opens="fates")
+
+
+def _split(text: str, stem: str, console: bool) -> tuple[str | None, datetime | None, str]:
+    clean = undecorate(text).text
+    ts, rest = parse_local_time(clean)
+    if console:
+        match = _CONSOLE_LINE.search(rest)
+        return (match[1], ts, match[2]) if match else (None, None, "")
+    match = _FILE_LINE.match(rest)
+    return stem, ts, match[1] if match else rest
+
+
+def _read(component: str, message: str) -> Iterator[dict[str, Any]]:
+    for owner, kind, pattern in _PLAIN:
+        if component.startswith(owner) and (match := pattern.search(message)):
+            yield {"kind": kind, "numbers": [int(group) for group in match.groups()]}
+            return
+    for owner, kind, pattern in _IDS:
+        if component == owner and (match := pattern.search(message)):
+            yield {"kind": kind, "ids": _numbers(match[1])}
+            return
+    if component.startswith("DPLB"):
+        yield from _snapshot(message)
+    if component != TRACKER:
+        return
+    if match := _PULL.search(message):
+        yield {"kind": "pull", "numbers": [int(match[2])], "worker": instance(match[1])}
+    elif entry := _ENTRY_LINE.search(message):
+        yield _entry(entry, message)
+
+
+def _entry(entry: re.Match[str], message: str) -> dict[str, Any]:
+    what = entry["what"]
+    kind = {"Entry Reserve": "reserve", "Reserved Entry Update": "reserve", "Occupied Entry Clear": "clear"}.get(
+        what, ""
+    )
+    if what.startswith("Entry Occupy"):
+        kind = "wasted" if "is Wasted" in message else "occupy"
+    if what == "Occupied Entry Move":
+        kind = "move"
+    if what == "Entry Update":
+        kind = "retagged" if "(version tag is updated to" in message else ""
+    slots = _BUFFER.findall(message[entry.end() :])
+    version = _numbers(entry["version"])
+    return {
+        "kind": "validation" if entry["validate"] == "True" else kind or "entry",
+        "numbers": [
+            int(entry["prompt"]),
+            min(version, default=-1),
+            *(int(number) for number in (slots or [("-1", "-1")])[-1]),
+        ],
+        "ids": _numbers(entry["index"]),
+        "worker": instance(entry["instance"]),
+    }
+
+
+def _snapshot(message: str) -> Iterator[dict[str, Any]]:
+    found, counts = _SNAPSHOT.search(message), _COUNTS.search(message)
+    if found and counts:
+        for request, tokens in _COUNT.findall(counts[1]):
+            if int(tokens):
+                yield {"kind": "snapshot", "numbers": [int(found[1]), int(request), int(tokens)]}
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"-?\d+", text)]
+
+
+def instance(text: str) -> str:
+    """Name an instance as the gateway does: ``('0', 0)`` is instance 0."""
+    match = re.search(r"\('([^']*)'", text)
+    return match[1] if match else text

@@ -1,0 +1,307 @@
+"""Joins the files of a run: who was trained where, on what, and what became of the others."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from staleness_audit.parser import RunFacts, Sink, Staged
+from staleness_parsers.psrl import components, dumps, gateway, settings
+from staleness_parsers.psrl.book import Book, keep_book
+from staleness_parsers.psrl.calls import Pins, Request, trace
+from staleness_parsers.psrl.facts import facts, reported
+from staleness_parsers.psrl.fates import write_fates
+from staleness_parsers.psrl.lives import Life, Teller
+from staleness_parsers.psrl.settings import Settings
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A trained trajectory: ``part`` numbers the trajectories of one request, where there are several."""
+
+    request: int
+    part: int | None
+    row: Row
+    evidence: str = "recorded"
+
+
+@dataclass
+class Story:
+    """A run put together. ``first`` is the first step of the last launch; earlier steps are an earlier launch's."""
+
+    settings: Settings
+    book: Book
+    requests: dict[int, Request]
+    pins: Pins
+    texts: dict[tuple[int, int | None], list[Row]]
+    siblings: int | None
+    first: int = 1
+    steps: dict[int, list[Member]] = field(default_factory=dict)
+    dumped: bool = False
+    holes: set[int] = field(default_factory=set)
+
+    def group(self, request: int) -> str | None:
+        """Name the group of a request: its prompt."""
+        traced = self.requests.get(request)
+        if traced is not None and traced.prompt is not None:
+            return str(traced.prompt)
+        return str(request // self.siblings) if self.siblings else None
+
+    def attempt(self, step: int) -> int:
+        """Return the launch that a step belongs to: 0 is an earlier one if there was any."""
+        return int(self.first > 1 and step >= self.first)
+
+    def train_versions(self, step: int) -> tuple[int, int]:
+        """Version that a step starts from; during a critic's warm-up no update is pushed (guide section 3)."""
+        warm = self.settings.number("trainer.critic_warmup") or 0
+        return max(step - 1 - warm, 0), max(step - 1 - max(warm - 1, 0), 0) if warm else step - 1
+
+
+def finish_run(staged: Staged, sink: Sink) -> RunFacts:
+    """Write all rows; see ``staleness_audit.parser.Parser.finish``."""
+    story = _story(staged, sink)
+    teller = Teller(story.book, story.requests, story.pins, story.texts, story.siblings, validates=_validates(story))
+    trained = _write_training(story, teller, sink)
+    unseen = write_fates(story, teller, trained, sink)
+    _write_steps(story, sink)
+    figures = list(reported(story))
+    _write(sink, "reported", figures)
+    _remark(story, sink)
+    return facts(story, unseen)
+
+
+def _validates(story: Story) -> bool:
+    return story.book.validates or story.settings.validates
+
+
+def _story(staged: Staged, sink: Sink) -> Story:
+    shown = settings.combine(_rows(staged, settings.TABLE, ["source"]), sink)
+    book = keep_book(_rows(staged, components.TABLE, ["source", "line"]), shown.started)
+    requests = trace(_rows(staged, gateway.TABLE, ["source", "line"]))
+    texts: dict[tuple[int, int | None], list[Row]] = defaultdict(list)
+    for row in _rows(staged, dumps.TEXTS, ["source"]):
+        texts[row["uid"], row["part"]].append(row)
+    siblings = shown.siblings or _siblings(requests, book)
+    story = Story(shown, book, requests, Pins(requests.values(), book.newest), texts, siblings)
+    rollouts = _rows(staged, dumps.ROLLOUTS, ["source", "line"])
+    story.dumped = bool(rollouts)
+    _collect(story, rollouts)
+    story.first = _first_step(story)
+    _fill(story, sink)
+    return story
+
+
+def _siblings(requests: Mapping[int, Request], book: Book) -> int | None:
+    """Requests per prompt, from the ids: id = prompt * n + index."""
+    known = [request for request in requests.values() if request.prompt]
+    if known:
+        last = max(known, key=lambda request: request.prompt or 0)
+        return last.request // (last.prompt or 1)
+    return max((index for _, index in book.reserved), default=-1) + 1 or None
+
+
+def _collect(story: Story, rollouts: Sequence[Row]) -> None:
+    """Take the members of every step from the generations; repeated ids are parts of one request, or emitted twice."""
+    chunked = story.book.chunked or story.settings.shown.get("psrl.fine_grain_overlap.granularity") not in (
+        None,
+        "none",
+    )
+    for step, rows in _by(rollouts, "step").items():
+        members: list[Member] = []
+        for uid, same in _by(rows, "uid").items():
+            if uid is None:
+                story.holes.add(step)
+                continue
+            several = len(same) > 1 and not chunked
+            for number, row in enumerate(same if several else same[:1]):
+                members.append(Member(uid, number if several and row["part"] is None else row["part"], row))
+        story.steps[step] = members
+
+
+def _first_step(story: Story) -> int:
+    """First step of the last launch: logs start anew with it, generations of earlier launches stay."""
+    if story.book.seen_buffers:
+        return min(story.book.seen_buffers) + 1
+    tags = [call.tag for request in story.requests.values() for calls in request.attempts for call in calls]
+    return max(min(tags, default=0), 0) + 1
+
+
+def _fill(story: Story, sink: Sink) -> None:
+    """Add what the inventory knows of steps whose generations are missing or damaged."""
+    book = story.book
+    last = max([*story.steps, 0])
+    missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
+    missing |= {step for step in range(1 if story.dumped else last + 1, last) if step not in story.steps}
+    for step in sorted(missing | story.holes):
+        known = {member.request for member in story.steps.get(step, [])}
+        added = [member for member in _occupants(story, step - 1) if member.request not in known]
+        story.steps.setdefault(step, []).extend(added)
+        complete = step - 1 in book.buffers and len(story.steps[step]) == book.buffers[step - 1].size
+        if not complete:
+            story.holes.add(step)
+            sink.diagnose(
+                "warning",
+                "members-unknown",
+                f"Which trajectories step {step} trained is not wholly logged; keep trainer.rollout_data_dir whole, "
+                "or log at PSRL_LOGGING_LEVEL=DEBUG.",
+                source=book.buffers[step - 1].row["source"] if step - 1 in book.buffers else None,
+                opens=None if step - 1 in book.buffers else "training",
+            )
+        else:
+            story.holes.discard(step)
+
+
+def _occupants(story: Story, buffer: int) -> Iterator[Member]:
+    if not story.siblings or buffer not in story.book.buffers:
+        return
+    for prompt, row in story.book.occupied.items():
+        if row["numbers"][2] != buffer or row["kind"] == "wasted":
+            continue
+        for index in row["ids"]:
+            request = prompt * story.siblings + index
+            if not story.book.stored or request in story.book.stored:
+                yield Member(request, None, row, "derived")
+
+
+def _write_training(story: Story, teller: Teller, sink: Sink) -> set[int]:
+    """Write lives and uses of what was trained; returns the requests of the last launch that were."""
+    lives: dict[str, Life] = {}
+    uses: list[dict[str, Any]] = []
+    trained: set[int] = set()
+    for step, members in story.steps.items():
+        current = step >= story.first
+        for member in members:
+            name = str(member.request) + ("" if member.part is None else f"_{member.part}")
+            if current:
+                trained.add(member.request)
+            else:
+                name = f"earlier:{name}"
+            if name not in lives:
+                versions = story.train_versions(step)
+                group = story.group(member.request) if current else None
+                lives[name] = teller.life(
+                    name,
+                    member.request,
+                    member.part,
+                    group,
+                    story.attempt(step),
+                    versions[1],
+                    member.row,
+                    known=current,
+                )
+            life = lives[name]
+            v_train = story.train_versions(step)
+            low = None if life.newest is None or v_train[0] <= life.newest else v_train[0] - life.newest
+            uses.append(
+                {
+                    "trajectory_id": name,
+                    "attempt": story.attempt(step),
+                    "step": step,
+                    "loss_tokens_lo": life.loss[0],
+                    "loss_tokens_hi": life.loss[1],
+                    "staleness_lo": low,
+                    "evidence": member.evidence,
+                    "source": member.row["source"],
+                    "line": member.row["line"],
+                }
+            )
+    _write(sink, "uses", uses)
+    teller.flush(sink)
+    return trained
+
+
+def _write_steps(story: Story, sink: Sink) -> None:
+    book = story.book
+    last_dump = max((step for step, members in story.steps.items() if members or step in story.holes), default=0)
+    rows, sums = [], []
+    for step, members in sorted(story.steps.items()):
+        buffer = book.buffers.get(step - 1)
+        proof = buffer.row if buffer else members[0].row if members else {"source": None, "line": None}
+        lo, hi = story.train_versions(step)
+        dumped = any(member.evidence == "recorded" for member in members)
+        # The trainer goes step by step: a later one, or its push, proves that this one is complete.
+        done = dumped or step in book.pushes or step < last_dump or (story.dumped and buffer is None)
+        rows.append(
+            {
+                "attempt": story.attempt(step),
+                "step": step,
+                "v_train_lo": lo,
+                "v_train_hi": hi,
+                "started": book.utc(buffer.row) if buffer else None,
+                "ended": book.utc(book.pushes.get(step)),
+                "completed": True if done else None,
+                "evidence": "recorded" if dumped else "derived",
+                "source": proof["source"],
+                "line": proof["line"],
+            }
+        )
+        if buffer and step in story.holes and buffer.size:
+            sums.append(
+                {
+                    "attempt": story.attempt(step),
+                    "step": step,
+                    "quantity": "trajectories",
+                    "op": "ge",
+                    "value": float(buffer.size),
+                    "unit": "trajectories",
+                    "evidence": "recorded",
+                    "source": buffer.row["source"],
+                    "line": buffer.row["line"],
+                }
+            )
+    _write(sink, "steps", rows)
+    _write(sink, "constraints", sums)
+    _write(
+        sink,
+        "syncs",
+        [
+            {
+                "attempt": int(story.first > 1),
+                "version_lo": version,
+                "version_hi": version,
+                "ended": book.utc(row),
+                "worker": worker,
+                "evidence": "recorded",
+                "source": row["source"],
+                "line": row["line"],
+            }
+            for worker, pulls in book.pulls.items()
+            for version, row in pulls.items()
+        ],
+    )
+
+
+def _remark(story: Story, sink: Sink) -> None:
+    if not story.steps:
+        message = "No file tells which steps were trained: set trainer.rollout_data_dir, or log at PSRL_LOGGING_LEVEL=INFO or finer."
+        sink.diagnose("warning", "no-steps", message, opens="training")
+    if row := story.book.retagged:
+        message = (
+            "Requests were re-tagged with newer versions when they resumed, so the run's own staleness is too low."
+        )
+        sink.diagnose("warning", "re-tagged", message, source=row["source"], line=row["line"])
+    if story.settings.number("trainer.critic_warmup"):
+        message = "While the critic warms up no new policy is pushed, so the run's own staleness is too high."
+        sink.diagnose("note", "critic-warmup", message, source=story.settings.source)
+
+
+def _rows(staged: Staged, table: str, order: Sequence[str]) -> list[Row]:
+    return list(staged.scan(table).sort(order).collect().iter_rows(named=True)) if staged.has(table) else []
+
+
+def _by(rows: Sequence[Row], key: str) -> dict[Any, list[Row]]:
+    found: dict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row[key]].append(row)
+    return found
+
+
+def _write(sink: Sink, table: str, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        sink.write(table, pl.DataFrame(rows, infer_schema_length=None))

@@ -1,0 +1,187 @@
+"""Agentic pipeline: batches from pickles or dumps, versions from names, slots and turns (guide 4.2, 5.1, 5.3, 5.4).
+
+Per trajectory the oldest weights are bounded from below by the step at which its slot was created: episode arithmetic
+while no group was filtered, and in any case s - R for what step s trained (rule 12). The agent-native name adds a first
+step (it can be one too new, so one is taken off) and a last one. The plain managers' spans give each turn's weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from staleness_parsers.roll.batches import split_group
+from staleness_parsers.roll.settings import Pushes, Settings
+from staleness_parsers.roll.timeline import Span, Timeline
+
+Row = Mapping[str, Any]
+_NATIVE = re.compile(
+    r".*?_?(?P<start>-?\d+)_(?P<end>-?\d+)_(?P<group>\d+)_(?P<env>\d+)_(?P<episode>\d+)_(?P<seed>-?\d+)"
+    r"_\d{8}_\d{6}_\d+\Z"
+)
+
+
+@dataclass
+class Trained:
+    """One trajectory of a batch; ``tokens`` None: not recorded. ``turns``: sampled tokens per turn."""
+
+    key: str
+    group: str | None
+    step: int
+    place: Row
+    tokens: int | None
+    turns: list[int]
+    identity: str | None
+    native: re.Match[str] | None
+    span: Span | None = None
+    generates: list[Span] = field(default_factory=list)
+
+
+def trajectories_of(rows: Sequence[Row]) -> list[Trained]:
+    """Group the rows of one batch into trajectories: step-wise managers write one row per turn, counted from 0."""
+    found: list[list[Row]] = []
+    for row in rows:
+        last = found[-1][-1] if found else None
+        goes_on = (
+            last is not None
+            and row["turn"] is not None
+            and last["turn"] is not None
+            and row["key"] == last["key"]
+            and row["turn"] > last["turn"]
+        )
+        if goes_on:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return [_trained(part) for part in found]
+
+
+def _trained(rows: Sequence[Row]) -> Trained:
+    name = next((row["name"] for row in reversed(rows) if row["name"]), None)
+    tokens = None if any(row["tokens"] is None for row in rows) else sum(row["tokens"] for row in rows)
+    turns = [length for row in rows for length in (row["runs"] or ())]
+    first = rows[0]
+    native = _NATIVE.match(name) if name else None
+    identity = name or first["key"]
+    return Trained(identity or "", first["grp"], first["step"], first, tokens, turns, first["key"], native)
+
+
+def unique(trained: Iterable[Trained], prefix: str = "") -> None:
+    """Give trajectories that share a ``traj_id`` names of their own."""
+    seen: dict[str, int] = defaultdict(int)
+    for one in trained:
+        one.key = prefix + (one.key or f"step{one.step}[{one.place['place']}]")
+        seen[one.key] += 1
+        if seen[one.key] > 1:
+            one.key = f"{one.key}~{seen[one.key]}"
+
+
+@dataclass(frozen=True)
+class Slots:
+    """When slots were created: ``exact`` while nothing shows a filtered group."""
+
+    settings: Settings
+    timeline: Timeline
+    exact: bool
+
+    def created(self, group: str | None, attempt: int) -> int | None:
+        """Step at which the slot of an episode was created, by arithmetic (4.2); None where it cannot be told."""
+        place, slots, ratio = split_group(group), self.settings.slots, self.settings.window
+        first = self.timeline.first.get(attempt)
+        if place is None or slots is None or ratio is None or first is None or not self.exact:
+            return None
+        return first + max(0, place[1] // slots - ratio)
+
+
+def versions(one: Trained, attempt: int, slots: Slots, pushes: Pushes) -> tuple[int, int]:
+    """Interval of the weights that made a trained trajectory's tokens."""
+    first = slots.timeline.first.get(attempt, 0)
+    created = slots.created(one.group, attempt)
+    if created is not None and created > one.step:
+        created = None  # arithmetic does not hold: groups were filtered, or slots are made on demand
+    ratio = slots.settings.window
+    low = max(0, created or 0, one.step - ratio if ratio is not None else 0)
+    high = one.step
+    if one.native is not None:
+        low = max(low, int(one.native["start"]) - 1)
+        high = min(high, max(int(one.native["end"]), 0))
+        low = min(low, high)
+    return pushes.version(low, first)[0], pushes.version(high, first)[1]
+
+
+def match_spans(batches: Mapping[int, Sequence[Trained]], spans: Sequence[Span], timeline: Timeline) -> list[Span]:
+    """Give trained trajectories their spans, in order of arrival; returns the spans of untrained ones."""
+    eval_parents = {part["span"] for step in timeline.steps for name, part in step.parts.items() if name == "val"}
+    turns: dict[str, list[Span]] = defaultdict(list)
+    arrived: dict[tuple[int, str], list[Span]] = defaultdict(list)
+    for row in spans:
+        if row["name"] == "generate" and row["service"] != "driver" and row["parent"]:
+            turns[row["parent"]].append(row)
+    for row in sorted(spans, key=lambda row: (row["end"], row["span"])):
+        if (
+            row["name"] == "trajectory"
+            and row["service"] != "val_env"
+            and row["parent"] not in eval_parents
+            and row["traj"]
+        ):
+            arrived[timeline.attempt_at(row["start"]), row["traj"]].append(row)
+    for step, batch in sorted(batches.items()):
+        home = timeline.last(step)
+        for one in batch:
+            queue = arrived.get((home.attempt if home else 0, one.identity or ""), [])
+            # Several trajectories of one id are used in the order of their arrival.
+            if queue:
+                one.span = queue.pop(0)
+                one.generates = sorted(turns.get(one.span["span"], ()), key=lambda row: row["end"])
+    return sorted((row for queue in arrived.values() for row in queue), key=lambda row: (row["start"], row["span"]))
+
+
+def turn_versions(one: Trained, timeline: Timeline, pushes: Pushes) -> list[tuple[int, tuple[int, int]]] | None:
+    """Tokens and weights of each turn, or None where spans and mask do not fit.
+
+    More tries than turns: an aborted try is the last one before an update (at most one per update). If there are just
+    as many of those as surplus tries, they are known; else each turn lies between two tries.
+    """
+    updates = [timeline.update_before(row["end"]) for row in one.generates]
+    surplus = len(updates) - len(one.turns)
+    if surplus < 0 or not one.turns or None in updates:
+        return None
+    if any(update is not None and update[0] != update[1] for update in updates):
+        return None
+    steps = [update[1] for update in updates if update is not None]
+    first = timeline.first.get(timeline.attempt_at(one.generates[0]["start"]), 0)
+    suspects = {at for at in range(len(steps) - 1) if steps[at] != steps[at + 1]}
+    if surplus == 0 or len(suspects) == surplus:
+        kept = [step for at, step in enumerate(steps) if surplus == 0 or at not in suspects]
+        return [(tokens, pushes.version(step, first)) for tokens, step in zip(one.turns, kept, strict=True)]
+    found = []
+    for at, tokens in enumerate(one.turns):
+        low, high = pushes.version(steps[at], first)[0], pushes.version(steps[at + surplus], first)[1]
+        found.append((tokens, (low, high)))
+    return found
+
+
+def untrained_fate(
+    row: Span, timeline: Timeline, slots: Slots, trained_groups: set[tuple[int, str]]
+) -> list[tuple[str, str | None, int | None]]:
+    """What became of a trajectory that ended and was in no batch (guide 6): alternatives (kind, reason, step)."""
+    attempt = timeline.attempt_at(row["start"])
+    ratio = slots.settings.window
+    if (attempt, row["traj_group"] or "") in trained_groups:
+        return [("dropped", "surplus", None)]
+    last = max((step.step for step in timeline.steps if step.attempt == attempt), default=None)
+    created = slots.created(row["traj_group"], attempt)
+    home = timeline.ids.get(row["parent"] or "")
+    claimed = home.step if home else None
+    if ratio is None or last is None:
+        return [("dropped", "stale", None), ("dropped", "filtered", None), ("pending", None, None)]
+    if created is not None:
+        return [("dropped", "stale", created + ratio + 1)] if last > created + ratio else []
+    # A slot is never younger than its claim; whether its group was filtered is not known.
+    options: list[tuple[str, str | None, int | None]] = [("dropped", "filtered", None), ("dropped", "stale", None)]
+    if claimed is None or last <= claimed + ratio:
+        options.append(("pending", None, None))
+    return options

@@ -1,0 +1,160 @@
+"""The agentic pipeline: rows of the event tables for its trajectories (see ``agentic`` for their versions)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from staleness_parsers.roll import agentic
+from staleness_parsers.roll.known import Done, Known, Row, constrain, unused
+from staleness_parsers.roll.rows import Rows, moment
+from staleness_parsers.roll.timeline import Span
+
+
+class Agents:
+    """The agentic pipeline's trajectories."""
+
+    def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
+        self.known, self.rows, self.completed = known, rows, completed
+        counts = [named.get("scheduler/group_filter_count") for named in known.metrics.values()]
+        silent = all(row is None or row["value"] == 0 for row in counts)
+        self.slots = agentic.Slots(known.settings, known.time, exact=silent)
+
+    def write(self) -> None:
+        """Write trained trajectories, then those that spans show and no batch has."""
+        known = self.known
+        batches = {step: agentic.trajectories_of(rows) for step, rows in known.rows.items()}
+        agentic.unique(one for step in sorted(batches) for one in batches[step])
+        left = agentic.match_spans(batches, known.spans, known.time)
+        pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
+        trained: set[tuple[int, str]] = set()
+        for step in sorted(batches):
+            home = known.time.last(step)
+            attempt = home.attempt if home else max(known.time.attempts)
+            for one in batches[step]:
+                self._trained(one, attempt)
+                trained.add((attempt, one.group or ""))
+            self._stated(step, attempt, batches[step], complete=step in pickled)
+        batch = known.settings.whole_number("rollout_batch_size")
+        for home in known.time.steps:
+            if (home.step in batches and known.time.last(home.step) is home) or self.completed.get(
+                (home.attempt, home.step)
+            ) is False:
+                continue
+            if batch and batch > 0:
+                constrain(self.rows, home.place, home.attempt, home.step, "trajectories", batch)
+            else:
+                constrain(self.rows, home.place, home.attempt, home.step, "trajectories", 1, op="ge")
+        whole = {home.step for home in known.time.steps if self.completed.get((home.attempt, home.step)) is not False}
+        for row in left:
+            self._untrained(row, trained, known_batches=whole <= pickled)
+        if not left and not any(row["name"] == "trajectory" for row in known.spans):
+            self._ignored()
+
+    def _stated(self, step: int, attempt: int, batch: Sequence[agentic.Trained], *, complete: bool) -> None:
+        """A pickle has the whole batch; a dump lacks placeholders; deleted rows can make it fewer."""
+        known = self.known
+        if self._deleting(step):
+            return
+        size = known.settings.whole_number("rollout_batch_size")
+        place = batch[0].place
+        if complete and self.completed.get((attempt, step)) is None:
+            return  # an unconfirmed step whose batch is known has nobody else
+        if complete:
+            constrain(self.rows, place, attempt, step, "trajectories", len(batch))
+        elif size and size >= len(batch):
+            constrain(self.rows, place, attempt, step, "trajectories", size)
+        else:
+            constrain(self.rows, place, attempt, step, "trajectories", len(batch), op="ge")
+
+    def _deleting(self, step: int) -> bool:
+        """Whether rows of a batch may have been deleted before training (``batch_adjust_mode``)."""
+        removed = self.known.metrics.get(step, {}).get("system/batch_remove_count")
+        if removed is not None:
+            return bool(removed["value"] > 0)
+        return self.known.settings.get("batch_adjust_mode") not in (None, "copy")
+
+    def _trajectory(self, place: Row, key: str, group: str | None, attempt: int) -> None:
+        self.rows.add(
+            "trajectories",
+            place,
+            trajectory_id=key,
+            group_id=f"{attempt}/{group}" if group else None,
+            attempt=attempt,
+            role="train",
+            anonymous=False,
+            multiplicity_lo=1,
+            multiplicity_hi=1,
+            evidence="recorded",
+        )
+
+    def _trained(self, one: agentic.Trained, attempt: int) -> None:
+        known = self.known
+        self._trajectory(one.place, one.key, one.group, attempt)
+        turns = agentic.turn_versions(one, known.time, known.pushes) if one.span is not None else None
+        if known.mocked:
+            self.rows.span(one.place, one.key, 0, (one.tokens or 0, one.tokens), (None, None))
+        elif turns is not None:
+            for index, (tokens, versions) in enumerate(turns):
+                self.rows.span(one.place, one.key, index, (tokens, tokens), versions)
+        else:
+            versions = agentic.versions(one, attempt, self.slots, known.pushes)
+            least = 1 if one.tokens is None else one.tokens
+            self.rows.span(one.place, one.key, 0, (least, one.tokens), versions)
+        self._life(one.span, one.key, attempt)
+        deleting = self._deleting(one.step)
+        cells: dict[str, Any] = {"loss_tokens_lo": 0} if deleting or self._masks(one.step) else {}
+        cells["evidence"] = "inferred" if deleting else "recorded"
+        self.rows.add(
+            "uses", one.place, trajectory_id=one.key, attempt=attempt, step=one.step, member=not deleting, **cells
+        )
+        for kind, reason, when in unused(known, [(attempt, one.step)], self.completed):
+            self.rows.add(
+                "events", one.place, kind=kind, reason=reason, step=when, trajectory_id=one.key, attempt=attempt
+            )
+
+    def _masks(self, step: int) -> bool:
+        """Masks of the agentic pipeline: only probability-ratio filters."""
+        return bool(self.known.settings.get("train_infer_correction.filters")) or not self.known.settings.whole
+
+    def _life(self, span: Span | None, key: str, attempt: int) -> None:
+        if span is not None:
+            about = {"trajectory_id": key, "attempt": attempt, "evidence": "recorded"}
+            self.rows.add("events", span, kind="admitted", ts=moment(span["start"]), seq=0, **about)
+            self.rows.add("events", span, kind="enqueued", ts=moment(span["end"]), seq=3, **about)
+
+    def _untrained(self, row: Span, trained: set[tuple[int, str]], *, known_batches: bool) -> None:
+        known = self.known
+        attempt = known.time.attempt_at(row["start"])
+        key = f"{row['traj']}#{row['span']}"
+        self._trajectory(row, key, row["traj_group"], attempt)
+        home = known.time.ids.get(row["parent"] or "")
+        low = known.pushes.version(home.step if home else 0, known.time.first.get(attempt, 0))[0]
+        self.rows.span(row, key, 0, (0, None), (low, None))
+        self._life(row, key, attempt)
+        options = agentic.untrained_fate(row, known.time, self.slots, trained)
+        if not known_batches:
+            # Batches are missing: it may have been in one of those.
+            options = [*options, ("pending", None, None)]
+            for step in known.time.steps:
+                if step.attempt == attempt and step.step not in known.rows and (step.end or 0) >= row["end"]:
+                    use = {"trajectory_id": key, "attempt": attempt, "step": step.step}
+                    self.rows.add("uses", row, **use, member=False, evidence="inferred")
+        evidence = "derived" if len(options) == 1 else "inferred"
+        for kind, reason, when in dict.fromkeys(options):
+            if options == [("pending", None, None)]:
+                break
+            cells = {"reason": reason, "step": when, "ts": moment(row["end"]), "seq": 4}
+            self.rows.add("events", row, kind=kind, trajectory_id=key, attempt=attempt, evidence=evidence, **cells)
+
+    def _ignored(self) -> None:
+        """Groups that the console says were too old when their turn came (rule 12); others age out silently."""
+        size = self.known.settings.whole_number("train_env_manager.group_size")
+        for index, row in enumerate(row for row in self.known.lines if row["kind"] == "ignored"):
+            key = f"anonymous:ignored@{row['step']}/{index}"
+            cells = {"multiplicity_lo": size or 1, "multiplicity_hi": size}
+            about = {"trajectory_id": key, "group_id": key, "attempt": max(self.known.time.attempts)}
+            self.rows.add("trajectories", row, role="train", anonymous=True, **cells, **about)
+            self.rows.add("groups", row, group_id=key, multiplicity_lo=1, multiplicity_hi=1)
+            self.rows.span(row, key, 0, (0, None), (0, None))
+            self.rows.add("events", row, kind="dropped", reason="stale", step=row["step"], multiplicity=size, **about)

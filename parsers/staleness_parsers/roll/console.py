@@ -1,0 +1,230 @@
+"""Console logs, and the metrics that the console, checkpoints and TensorBoard repeat (guide sections 5.6 to 5.8).
+
+A message follows the logger's prefix, wherever on the line that stands: progress bars end without a newline. Times are
+local and name no zone, so they order lines and date nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import polars as pl
+
+from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.parser import Sink
+from staleness_audit.readers.config import UnreadableConfig, parse_config, read_config
+from staleness_audit.readers.console import undecorate
+from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_parsers.roll.settings import settings_rows
+
+LINES: Final[dict[str, Any]] = {
+    "kind": pl.String,
+    "step": pl.Int64,
+    "value": pl.Int64,
+    "text": pl.String,
+    "time": pl.String,
+    "source": pl.String,
+    "line": pl.Int64,
+}
+METRICS: Final[dict[str, Any]] = {
+    "step": pl.Int64,
+    "name": pl.String,
+    "value": pl.Float64,
+    "source": pl.String,
+    "line": pl.Int64,
+    "locator": pl.String,
+}
+UPDATE: Final = "time/step_model_update"
+PUSH: Final = "time/actor_train/model_update/total"
+_PREFIX = re.compile(
+    r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] \[[\w.]+\.py \(\d+\)\] \[\w+\] \[[^\]]*\]\[PID \d+\] ?"
+)
+_WANTED = re.compile(
+    r"(?:time/step_model_update|time/actor_train/model_update/total|[^/]+/scheduler/off_policy_ratio|scheduler/off_policy_ratio"
+    r"|mask/final_mask_sum_eq_0|system/batch_size|[^/]+/actor/samples_(?:used|total)|scheduler/group_filter_count"
+    r"|system/batch_(?:add|remove)_count|system/(?:global_)?step)\Z"
+)
+_MESSAGES: Final = tuple(
+    (kind, re.compile(pattern))
+    for kind, pattern in (
+        ("start", r"pipeline (?:rollout global )?step (?P<step>\d+) start"),
+        ("finished", r"pipeline step (?P<step>\d+) finished"),
+        ("complete", r"pipeline complete!"),
+        ("waiting", r"start sampling, global_step=(?P<step>\d+) batch_size=(?P<value>\d+)"),
+        (
+            "taking",
+            r"ReplayBuffer get_batch: self\.current_step=(?P<step>\d+) min_step=(?P<value>-?\d+) "
+            r"expected_samples=(?P<text>\d+.*)",
+        ),
+        ("taken", r"total collect data: (?P<value>\d+), collect queries: (?P<text>\d+)"),
+        ("filtered", r"filter out prompt (?P<value>\d+)"),
+        (
+            "ignored",
+            r"ignore rollout, current_step\((?P<step>\d+)\) - create_step\((?P<value>\d+)\) exceed "
+            r"async_generation_ratio\(\d+\) (?P<text>group\.group_id=.*)",
+        ),
+        ("mocked", r"\[RolloutMock\] Loaded step (?P<step>\d+)"),
+        ("skipped", r"Warning: final_response_mask\.sum\(\) == 0! Current step will be skipped"),
+        ("old", r"start async sampling, global_step: (?P<step>\d+)"),
+        ("resumed", r"resume_from_checkpoint: (?P<text>.*checkpoint-(?P<step>\d+).*)"),
+    )
+)
+_SETTING = re.compile(r"[A-Za-z_]\w*:(?: |$)")
+
+
+def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage ``lines`` (messages that matter), ``metrics`` and ``settings`` of one captured log."""
+    lines: list[dict[str, Any]] = []
+    metrics: list[dict[str, Any]] = []
+    block = _Block(piece.source, sink)
+    try:
+        for number, raw, cut in numbered_lines(run, piece):
+            for part in raw.split("\r"):
+                text = undecorate(part).text
+                prefix = _PREFIX.search(text)
+                block.line(text, number, logged=prefix is not None)
+                message = text[prefix.end() :] if prefix else text
+                if not cut:
+                    metrics.extend(_metrics(message, piece.source, number, sink))
+                found = _message(message)
+                if found and not cut:
+                    lines.append({**found, "time": prefix and prefix["time"], "source": piece.source, "line": number})
+    except DamagedStream as damage:
+        message = f"{damage}; what follows was not read, restore the file."
+        sink.diagnose("error", "damaged-file", message, source=piece.source, line=damage.line, opens="training")
+    block.end()
+    if lines:
+        sink.write("lines", pl.DataFrame(lines, schema=LINES))
+    if metrics:
+        sink.write("metrics", pl.DataFrame(metrics, schema=METRICS))
+
+
+def _message(text: str) -> dict[str, Any] | None:
+    for kind, pattern in _MESSAGES:
+        if found := pattern.search(text):
+            groups = found.groupdict()
+            numbers = {name: int(groups[name]) if groups.get(name) else None for name in ("step", "value")}
+            return {"kind": kind, **numbers, "text": groups.get("text")}
+    return None
+
+
+class _Block:
+    """The printed configuration: RLVR's YAML at the head up to an empty line, or agentic's between two headlines."""
+
+    def __init__(self, source: str, sink: Sink) -> None:
+        self.source, self.sink = source, sink
+        self.kept: list[str] = []
+        self.first = 0
+        self.state = "head"
+
+    def line(self, text: str, number: int, *, logged: bool) -> None:
+        if "------ merged & post-init ------" in text:
+            self.state, self.kept, self.first = "agentic", [], number
+        elif "====== End Config ======" in text and self.state == "agentic":
+            self.end()
+        elif self.state == "agentic":
+            self.kept.append(text)
+        elif self.state == "head" and not self.kept:
+            if logged:
+                self.state = "passed"
+            elif _SETTING.match(text):
+                self.kept, self.first = [text], number
+        elif self.state == "head":
+            if logged or not text.strip():
+                self.end()
+            else:
+                self.kept.append(text)
+
+    def end(self) -> None:
+        kept, self.kept, self.state = self.kept, [], "passed"
+        if not kept:
+            return
+        try:
+            config = parse_config("\n".join(kept).encode(), "yaml")
+        except UnreadableConfig as error:
+            message = f"The printed configuration cannot be read ({error}); give its keys with --assume."
+            self.sink.diagnose("warning", "bad-config", message, source=self.source, line=self.first)
+            return
+        settings_rows(config, self.source, self.first, self.sink, whole=True)
+
+
+def _metrics(text: str, source: str, line: int, sink: Sink) -> Iterator[dict[str, Any]]:
+    at = text.find("metrics_tag: {")
+    body = text[at + len("metrics_tag: ") :] if at >= 0 else text
+    if at < 0 and not (text.startswith('{"') and '"system/' in text):
+        return
+    try:
+        value = json.loads(body)
+    except ValueError:
+        message = "The line of metrics is no JSON; it was passed over."
+        sink.diagnose("warning", "bad-metrics", message, source=source, line=line)
+        return
+    metrics = value.get("metrics") if at >= 0 else value
+    if isinstance(metrics, dict):
+        yield from metric_rows(metrics, value.get("step") if at >= 0 else None, source, line)
+
+
+def metric_rows(
+    metrics: Mapping[str, Any], step: Any, source: str, line: int | None, locator: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the wanted metrics of one step; ``step`` None: as the metrics say themselves."""
+    plain = {key.split("@", 1)[0]: value for key, value in metrics.items()}
+    for key in ("system/global_step", "system/step"):
+        step = plain.get(key) if step is None else step
+    if not isinstance(step, int | float) or isinstance(step, bool) or step != int(step):
+        return
+    for name, value in plain.items():
+        if _WANTED.match(name) and isinstance(value, int | float) and value == value:  # noqa: PLR0124 - NaN
+            yield {
+                "step": int(step),
+                "name": name,
+                "value": float(value),
+                "source": source,
+                "line": line,
+                "locator": locator,
+            }
+
+
+def read_state(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage ``metrics`` of a checkpoint's history, one entry per step since the first."""
+    try:
+        history = read_config(run, piece.source).get("log_history")
+    except UnreadableConfig as error:
+        message = f"The metric history cannot be read: {error}."
+        sink.diagnose("warning", "bad-metrics", message, source=piece.source)
+        return
+    rows: list[dict[str, Any]] = []
+    for index, entry in enumerate(history if isinstance(history, list) else []):
+        if isinstance(entry, dict):
+            rows.extend(metric_rows(entry, None, piece.source, None, f"log_history[{index}]"))
+    if rows:
+        sink.write("metrics", pl.DataFrame(rows, schema=METRICS))
+
+
+def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage ``metrics`` of a TensorBoard event file."""
+    rows: list[dict[str, Any]] = []
+    try:
+        for scalar in read_scalars(run, piece.source):
+            where = f"record {scalar.record}"
+            rows.extend(metric_rows({scalar.tag: scalar.value}, scalar.step, piece.source, None, where))
+    except DamagedEvents as damage:
+        message = f"{damage}; what follows was not read."
+        sink.diagnose("note" if damage.cut else "warning", "damaged-events", message, source=piece.source)
+    if rows:
+        sink.write("metrics", pl.DataFrame(rows, schema=METRICS))
+
+
+def read_settings(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage ``settings`` of the user's YAML; with Hydra's ``defaults`` what is absent is not known."""
+    try:
+        config = read_config(run, piece.source)
+    except UnreadableConfig as error:
+        message = f"The configuration cannot be read: {error}."
+        sink.diagnose("warning", "bad-config", message, source=piece.source)
+        return
+    settings_rows(config, piece.source, None, sink, whole="defaults" not in config)

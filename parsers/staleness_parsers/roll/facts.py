@@ -1,0 +1,99 @@
+"""What holds for the run as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from staleness_audit.parser import Attempt, Hint, RunFacts, Sign
+from staleness_parsers.roll.rows import moment
+from staleness_parsers.roll.settings import DEFAULTS, F_KEY, R_KEY, bound, guarantee
+
+if TYPE_CHECKING:
+    from staleness_parsers.roll.known import Known
+
+
+def run_facts(known: Known) -> RunFacts:
+    """Gather configuration, bound, guarantee, launches, signs and hints."""
+    settings = known.settings
+    slots = "train_env_manager.group_size"
+    groups = settings.whole_number("rollout_batch_size")
+    if known.agentic and groups is not None:
+        groups = groups // (settings.whole_number(slots) or 1)
+    config = {key: value for key in settings.values if (value := settings.get(key)) is not None}
+    if settings.whole:
+        config |= {key: value for key, value in DEFAULTS.items() if key not in config and value is not None}
+    return RunFacts(
+        framework="roll",
+        unit="global steps",
+        dialect="agentic" if known.agentic else "rlvr",
+        config=config,
+        bound=bound(settings),
+        guarantee=guarantee(settings, known.pushes),
+        attempts=tuple(_attempts(known)),
+        signs=tuple(_signs(known)),
+        unseen=_unseen(known),
+        hints=tuple(_hints(known)),
+        groups_per_step=groups if groups and groups > 0 else None,
+        ascending=True,
+    )
+
+
+def _attempts(known: Known) -> Iterator[Attempt]:
+    time = known.time
+    if not time.first:
+        yield Attempt(0)
+    for attempt, first in sorted(time.first.items()):
+        steps = [step for step in time.steps if step.attempt == attempt]
+        started = moment(steps[0].start) if time.traced else None
+        ended = moment(max(step.seen_until for step in steps)) if time.traced else None
+        resumed = None if attempt == 0 and first == 0 else first - 1
+        yield Attempt(attempt, resumed, started=started, ended=ended)
+
+
+def _signs(known: Known) -> Iterator[Sign]:
+    for row in known.lines:
+        where = {"source": row["source"], "line": row["line"]}
+        if row["kind"] == "complete":
+            yield Sign("finished", None, "pipeline complete!", **where)
+        elif row["kind"] == "finished":
+            yield Sign("progress", _local(row["time"]), f"pipeline step {row['step']} finished", **where)
+        elif row["kind"] == "waiting":
+            yield Sign("waiting", _local(row["time"]), "the trainer waits for a batch", **where)
+    for step in known.time.steps:
+        where = {"source": step.place.get("source"), "line": step.place.get("line")}
+        if step.failed:
+            yield Sign("crashed", moment(step.end), "a step ended with an exception", **where)
+        elif step.closed and known.time.traced:
+            yield Sign("progress", moment(step.end), "a step ended", **where)
+
+
+def _local(text: str | None) -> datetime | None:
+    """Console times name no zone; they are only compared with each other."""
+    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def _unseen(known: Known) -> frozenset[str]:
+    traced = any(row["name"] == "trajectory" for row in known.spans) if known.agentic else known.prompts_traced
+    # What still ran at the end was not exported, and the last seconds of a scheduler's spans can be missing.
+    return frozenset({"pending"} if traced else {"dropped", "cancelled", "lost", "pending"})
+
+
+def _hints(known: Known) -> Iterator[Hint]:
+    if known.settings.ratio is None:
+        yield Hint("the bound", f"keep the captured output or the YAML, or give --assume {R_KEY}=R")
+    if known.pushes.frequencies is None:
+        yield Hint(
+            "which steps pushed weights, so which weights made a token",
+            f"keep the captured output, the YAML or a tracker's metrics, or give --assume {F_KEY}=F",
+        )
+    if not known.agentic and not known.prompts_traced:
+        yield Hint(
+            "the weights of each segment, drops and cancels",
+            'set `system_envs: {ROLL_OTEL_ENABLED: "1"}` (v0.3.0 or later) and keep otlp/traces',
+        )
+    if not any(row["kind"] == "pickle" for rows in known.rows.values() for row in rows):
+        yield Hint("tokens of each trajectory", "set `rollout_mock: {enable: true, mode: dump}`")
+    if known.agentic and "dropped" in _unseen(known):
+        yield Hint("trajectories that were dropped", "no setting records them with this env manager")

@@ -1,0 +1,143 @@
+"""What all units left, joined in the run's order, and questions that several parts ask of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from staleness_audit.discovery import RunFiles
+from staleness_audit.parser import Sink, Staged
+from staleness_parsers.roll import timeline
+from staleness_parsers.roll.console import PUSH, UPDATE
+from staleness_parsers.roll.rows import Rows
+from staleness_parsers.roll.settings import Pushes, Settings
+from staleness_parsers.roll.timeline import Step, Timeline
+
+Row = Mapping[str, Any]
+Done = Mapping[tuple[int, int], bool | None]
+
+
+@dataclass
+class Known:
+    """Everything the units left, in the run's order."""
+
+    spans: list[dict[str, Any]]
+    rows: dict[int, list[dict[str, Any]]]  # step -> rows of its batch, pickle before dump
+    boards: list[dict[str, Any]]
+    lines: list[dict[str, Any]]
+    metrics: dict[int, dict[str, dict[str, Any]]]  # step -> name -> row
+    settings: Settings
+    time: Timeline
+    pushes: Pushes
+    agentic: bool
+    mocked: bool
+    damaged: bool = False  # a line of spans was lost, so that a missing span proves nothing
+
+    @property
+    def prompts_traced(self) -> bool:
+        """Whether RLVR's scheduler spans are there."""
+        return any(row["name"] in ("get_batch", "process_new_prompt") for row in self.spans)
+
+
+def _table(staged: Staged, name: str, *keys: str) -> list[dict[str, Any]]:
+    if not staged.has(name):
+        return []
+    frame = staged.scan(name).collect()
+    return frame.sort(keys, nulls_last=False).to_dicts()
+
+
+def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
+    """Read what the units staged, bring it into the run's order, and see which pipeline it is."""
+    spans = {row["span"]: row for row in reversed(_table(staged, "otel", "start", "end", "span", "source", "line"))}
+    ordered = sorted(spans.values(), key=lambda row: (row["start"], row["end"], row["span"]))
+    lines = _table(staged, "lines", "source", "line")
+    settings = Settings.collect(_table(staged, "settings", "source", "line", "key"), run.assume)
+    metrics: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for row in _table(staged, "metrics", "source", "line", "locator"):
+        metrics[row["step"]][row["name"]] = row
+    told = {step: PUSH in named for step, named in metrics.items() if UPDATE in named}
+    frequencies = settings.values.get("actor_train.model_update_frequency", [])
+    if not frequencies and settings.whole:
+        frequencies = [1]
+    whole = [f for f in frequencies if isinstance(f, int) and not isinstance(f, bool)]
+    time = timeline.from_spans(ordered, sink)
+    if not time.traced:
+        starts: dict[str, str] = {}
+        for row in lines:
+            starts.setdefault(row["source"], row["time"] or "")
+        time = timeline.from_lines(sorted(lines, key=lambda row: (starts[row["source"]], row["source"], row["line"])))
+    batches = _batches(_table(staged, "rows", "kind", "source", "step", "place"))
+    is_agentic = any(row["agentic"] for rows in batches.values() for row in rows) or any(
+        row["name"] in ("rollout", "trajectory") for row in ordered
+    )
+    is_agentic |= "train_env_manager.num_env_groups" in settings.values
+    mocked = any(row["kind"] == "mocked" for row in lines) or (
+        settings.get("rollout_mock.enable") is True and settings.get("rollout_mock.mode") == "mock"
+    )
+    boards = _table(staged, "boards", "source", "step")
+    known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, told), is_agentic, mocked)
+    known.damaged = staged.has("damage")
+    seen = {step.step for step in time.steps}
+    for number in sorted((set(metrics) | set(batches) | {row["step"] for row in boards}) - seen):
+        # Known from a batch or from metrics alone.
+        time.steps.append(Step(max(time.attempts), number, _witness(known, number)))
+    return known
+
+
+def _batches(rows: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+    """Rows of each step's batch: the pickle's where there is one, else the dump's; the dump's domains with both."""
+    found: dict[tuple[int, str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        found[row["step"], row["kind"], row["source"]].append(row)
+    best: dict[int, list[dict[str, Any]]] = {}
+    for (step, kind, _), part in sorted(found.items(), key=lambda item: (item[0][1] != "pickle", item[0])):
+        part.sort(key=lambda row: row["place"])
+        if step not in best:
+            best[step] = part
+        elif kind == "dump" and best[step][0]["kind"] == "pickle" and len(part) > len(best[step]):
+            # Several domains write one pickle over another; the dump has them all, in their order.
+            kept = {row["domain"] for row in best[step]}
+            best[step] = best[step] + [row for row in part if row["domain"] not in kept]
+    return best
+
+
+def constrain(rows: Rows, place: Row, attempt: int, step: int, quantity: str, value: int, op: str = "eq") -> None:
+    """Write an aggregate fact about what a step trained."""
+    rows.add("constraints", place, attempt=attempt, step=step, quantity=quantity, op=op, value=value, unit=quantity)
+
+
+def unused(known: Known, taken: Sequence[tuple[int, int]], completed: Done) -> list[tuple[str, str | None, int | None]]:
+    """What a batch that trained nothing came to: thrown away where the run went on without training it."""
+    warmup = known.settings.whole_number("critic_warmup") or 0
+    for attempt, step in taken:
+        if completed.get((attempt, step)) is not False:
+            return []
+        if step < warmup:
+            return [("dropped", "other:critic_warmup", step)]
+        if any(other.attempt == attempt and other.step > step for other in known.time.steps):
+            return [("dropped", "other:skipped", step)]
+    return []
+
+
+def masked(known: Known, attempt: int, step: int) -> bool:
+    """Whether tokens of a step may have been masked out of the loss; its metrics know, else the configuration."""
+    named = known.metrics.get(step, {})
+    home = known.time.last(step)
+    used = [row["value"] for name, row in named.items() if name.endswith("/actor/samples_used")]
+    total = [row["value"] for name, row in named.items() if name.endswith("/actor/samples_total")]
+    if known.settings.get("train_infer_correction.filters"):
+        return True
+    if used and len(used) == len(total) and (home is None or home.attempt == attempt):
+        return bool(sum(used) < sum(total))
+    return known.settings.masks
+
+
+def _witness(known: Known, step: int) -> Row:
+    """Row that tells of a step without a line of its own."""
+    if step in known.metrics:
+        return next(iter(known.metrics[step].values()))
+    if step in known.rows:
+        return known.rows[step][0]
+    return next(row for row in known.boards if row["step"] == step)

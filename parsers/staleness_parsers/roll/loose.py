@@ -1,0 +1,102 @@
+"""RLVR without spans: from dumps, pickles, boards, console and metrics, who and how many, and how old at most."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from staleness_parsers.roll.known import Done, Known, Row, constrain, masked
+from staleness_parsers.roll.rows import Rows
+
+_GROUPS: Final = re.compile(r"ItemsGroup (\d+): len\(self\.running_prompts\)=(\d+) len\(self\.finished_prompts\)=(\d+)")
+
+
+class Batches:
+    """RLVR from dumps, pickles, boards, console and metrics: who and how many, and how old at most."""
+
+    def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
+        self.known, self.rows, self.completed = known, rows, completed
+
+    def write(self) -> None:
+        """Write the batches' rows, and what the console says of steps without any."""
+        known = self.known
+        for step, batch in sorted(known.rows.items()):
+            self._batch(step, batch)
+        by_step = {(row["step"]): row for row in self._taken()}
+        boards: dict[int, list[Row]] = defaultdict(list)
+        for board in known.boards:
+            boards[board["step"]].append(board)
+        for home in known.time.steps:
+            step = home.step
+            if step in known.rows and known.time.last(step) in (home, None):
+                continue
+            count = by_step.get(step)
+            size = known.metrics.get(step, {}).get("system/batch_size")
+            if count is not None:
+                constrain(self.rows, count, home.attempt, step, "trajectories", count["count"])
+                if count["oldest"] is not None:
+                    oldest = known.pushes.version(count["oldest"], known.time.first.get(home.attempt, 0))[0]
+                    constrain(self.rows, count, home.attempt, step, "staleness_max", max(step - oldest, 0), op="le")
+            elif size is not None:
+                constrain(self.rows, size, home.attempt, step, "trajectories", int(size["value"]))
+            elif boards.get(step):
+                total = sum(board["samples"] for board in boards[step])
+                constrain(self.rows, boards[step][0], home.attempt, step, "trajectories", total)
+            else:
+                constrain(self.rows, home.place, home.attempt, step, "trajectories", 1, op="ge")
+            if boards.get(step) and not masked(known, home.attempt, step):
+                tokens = sum(board["tokens"] for board in boards[step])
+                constrain(self.rows, boards[step][0], home.attempt, step, "loss_tokens", tokens)
+            elif not masked(known, home.attempt, step):
+                # A finished response has at least its last token.
+                constrain(self.rows, home.place, home.attempt, step, "loss_tokens", 1, op="ge")
+
+    def _batch(self, step: int, batch: Sequence[Row]) -> None:
+        known = self.known
+        home = known.time.last(step)
+        attempt = home.attempt if home else max(known.time.attempts)
+        first = known.time.first.get(attempt, 0)
+        # The batch is ordered by start step, so its first row is the oldest of its domain.
+        start = batch[0]["first_start"]
+        window = known.settings.window
+        floor = max(step - window, 0) if window is not None else 0
+        size = known.settings.whole_number("num_return_sequences_in_group") or 0
+        for index, row in enumerate(batch):
+            own = row["domain"] == batch[0]["domain"] and start is not None
+            low = known.pushes.version(max(floor, start) if own else floor, first)[0]
+            versions = (None, None) if known.mocked else (low, known.pushes.version(step, first)[1])
+            key = row["key"] or f"step{step}[{row['place']}]"
+            group = f"step{step}/{index // size}" if size else f"step{step}/{row['grp']}"
+            tokens = row["tokens"]
+            self.rows.add(
+                "trajectories",
+                row,
+                trajectory_id=key,
+                group_id=group,
+                attempt=attempt,
+                role="train",
+                anonymous=False,
+                multiplicity_lo=1,
+                multiplicity_hi=1,
+                evidence="recorded",
+            )
+            self.rows.span(row, key, 0, (1 if tokens is None else tokens, tokens), versions)
+            cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
+            self.rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step, evidence="recorded", **cells)
+        if self.completed.get((attempt, step)) is not None:
+            constrain(self.rows, batch[0], attempt, step, "trajectories", len(batch))
+
+    def _taken(self) -> Iterator[dict[str, Any]]:
+        """Per step the samples that the scheduler says it collected, and the oldest group that still held some."""
+        step: int | None = None
+        oldest: int | None = None
+        for row in self.known.lines:
+            if row["kind"] == "taking":
+                step = row["step"]
+                held = [int(k) for k, run, done in _GROUPS.findall(row["text"] or "") if int(run) + int(done)]
+                oldest = min((k for k in held if k >= row["value"]), default=step)
+            elif row["kind"] == "taken" and step is not None:
+                yield {**row, "step": step, "count": row["value"], "oldest": oldest}
+                step = None

@@ -1,0 +1,266 @@
+"""RLVR with spans: rows of the event tables for every prompt and response (see ``rlvr`` for the replay)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from staleness_audit.parser import Sink
+from staleness_parsers.roll import rlvr
+from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, unused
+from staleness_parsers.roll.rows import Rows, moment
+
+
+class Prompts:
+    """RLVR's prompts from the scheduler's spans, tokens from pickles."""
+
+    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
+        self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
+
+    def write(self) -> None:
+        """Write every trajectory, use and fate."""
+        known = self.known
+        calls = rlvr.find_batches(known.spans, known.time)
+        prompts = rlvr.build_prompts(known.spans, known.time, calls)
+        batches = list(calls.values())
+        size = rlvr.group_size(prompts, known.settings, self._rows_per_prompt(batches))
+        filtered, named = self._filtered()
+        windows = [known.settings.window] if known.settings.window is not None else []
+        rlvr.mark_committed(prompts, known.time, size, windows, filtered)
+        # Without a word on filters in the logs, unfilled or too full batches would show; dropping is still possible.
+        guess = (bool(known.settings.filters) and not named) or known.damaged
+        sampled = [step for step in known.time.steps if self.completed.get((step.attempt, step.step)) is not False]
+        outcome = rlvr.replay(
+            prompts, batches, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
+        )
+        if outcome.unsure and not guess:
+            steps = sorted({step for _, step in outcome.unsure})
+            message = (
+                f"Spans of the scheduler are missing (its last seconds can be): whom steps {steps[0]} to {steps[-1]} "
+                "took, and what became of the others, is not known."
+            )
+            self.sink.diagnose("warning", "lost-spans", message, opens="fates")
+        uses: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
+        for (_, attempt, step), taken in outcome.taken.items():
+            for prompt in taken:
+                uses[prompt.key].append((attempt, step, True))
+        for (_, attempt, step), maybe in outcome.maybe.items():
+            for prompt in maybe:
+                uses[prompt.key].append((attempt, step, False))
+        tokens = self._tokens(outcome, batches)
+        every = sorted({window for found in outcome.windows.values() for window in found})
+        groups = _group_names(prompts)
+        for prompt in prompts:
+            mine = uses.get(prompt.key, [])
+            own = outcome.windows.get((prompt.domain, prompt.attempt), every or [0])
+            options = rlvr.fates(prompt, known.time, own, size, filters=guess)
+            if known.damaged:
+                options = [*options, ("pending", None, None)]
+            if prompt.number is not None and (prompt.attempt, prompt.number) in filtered:
+                options = [("dropped", "filtered", None)]
+            for response in prompt.responses:
+                self._response(prompt, response, groups[prompt.key], tokens.get(response.key), mine, options)
+        self._stated(batches, size, outcome.unsure)
+
+    def _rows_per_prompt(self, batches: Sequence[rlvr.Batch]) -> int | None:
+        """Responses of a prompt by the dumps: rows of a step over its prompts."""
+        sums: dict[int, int] = defaultdict(int)
+        for batch in batches:
+            if (home := self.known.time.last(batch.step)) and home.attempt == batch.attempt:
+                sums[batch.step] += batch.size or 0
+        found = set()
+        for step, prompts in sums.items():
+            rows = self.known.rows.get(step, [])
+            if rows and prompts and len(rows) % prompts == 0:
+                found.add(len(rows) // prompts)
+        return max(found) if found else None
+
+    def _filtered(self) -> tuple[set[tuple[int, int]], bool]:
+        """Prompts the console names as filtered (before the shutdown), and whether it names them all."""
+        known = self.known
+        domains = {row["instance"] for row in known.spans if row["name"] == "get_batch"}
+        found: set[tuple[int, int]] = set()
+        sources = {row["source"] for row in known.lines if row["kind"] in ("taking", "waiting")}
+        launches = 0
+        for source in sorted(sources):
+            own = [row for row in known.lines if row["source"] == source]
+            attempt, previous = -1, None
+            ends = [row["line"] for row in own if row["kind"] == "finished"]
+            for row in own:
+                if row["kind"] == "start":
+                    attempt += previous is None or row["step"] <= previous
+                    previous = row["step"]
+                elif row["kind"] == "filtered" and ends and row["line"] < ends[-1] and known.settings.filters:
+                    found.add((max(attempt, 0), row["value"]))
+            launches = max(launches, attempt + 1)
+        named = len(domains) == 1 and launches == len(known.time.attempts)
+        return (found if named else set()), named
+
+    def _oldest(self, batches: Sequence[rlvr.Batch]) -> dict[tuple[str, int, int], int]:
+        """Start step of the oldest prompt of a batch, as its dump says (of the first domain only)."""
+        domains = {batch.domain for batch in batches}
+        found = {}
+        for batch in batches:
+            home = self.known.time.last(batch.step)
+            rows = self.known.rows.get(batch.step)
+            if len(domains) == 1 and rows and home and home.attempt == batch.attempt:
+                start = rows[0]["first_start"]
+                if start is not None:
+                    found[batch.domain, batch.attempt, batch.step] = start
+        return found
+
+    def _tokens(self, outcome: rlvr.Outcome, batches: Sequence[rlvr.Batch]) -> dict[str, Row]:
+        """Rows of the responses: the k-th block of a batch is the k-th prompt that was taken."""
+        found: dict[str, Row] = {}
+        domains = {batch.domain for batch in batches}
+        for batch in batches:
+            key = (batch.domain, batch.attempt, batch.step)
+            home = self.known.time.last(batch.step)
+            rows = self.known.rows.get(batch.step, [])
+            if len(domains) > 1:
+                rows = [row for row in rows if batch.domain.endswith(f"scheduler-{row['domain']}")]
+            taken = [r for prompt in outcome.taken.get(key, ()) for r in prompt.responses]
+            if home is None or home.attempt != batch.attempt or len(rows) != len(taken) or outcome.maybe.get(key):
+                continue
+            request = rows[0]["first_request"] if rows else None
+            mine = taken[0].segments[-1]["request"] if taken and taken[0].segments else None
+            if len(domains) == 1 and None not in (request, mine) and request != mine:
+                continue
+            for response, row in zip(taken, rows, strict=True):
+                found[response.key] = row
+        return found
+
+    def _response(
+        self,
+        prompt: rlvr.Prompt,
+        response: rlvr.Response,
+        group: str,
+        row: Row | None,
+        uses: Sequence[tuple[int, int, bool]],
+        options: Sequence[tuple[str, str | None, int | None]],
+    ) -> None:
+        known, rows = self.known, self.rows
+        first = response.segments[0] if response.segments else response.place
+        key = (first["request"] if response.segments else None) or f"response {response.key}"
+        trained = any(sure for _, _, sure in uses)
+        rows.add(
+            "trajectories",
+            response.place,
+            trajectory_id=key,
+            group_id=group,
+            attempt=prompt.attempt,
+            role="train",
+            anonymous=False,
+            multiplicity_lo=1,
+            multiplicity_hi=1,
+            evidence="recorded",
+        )
+        ended = not response.open and (trained or response.rewards > 0 or prompt.committed)
+        self._spans(prompt, response, key, row["tokens"] if row else None, ended=ended)
+        about = {"trajectory_id": key, "group_id": group, "attempt": prompt.attempt}
+        rows.add("events", prompt.place, kind="admitted", ts=moment(prompt.start), seq=0, **about)
+        if response.segments:
+            rows.add("events", first, kind="started", ts=moment(first["start"]), seq=1, **about)
+        if response.segments and ended:
+            last = response.segments[-1]
+            rows.add("events", last, kind="finished", ts=moment(last["end"]), seq=2, **about)
+        if prompt.committed:
+            rows.add("events", prompt.place, kind="enqueued", ts=moment(prompt.end), seq=3, **about)
+        for attempt, step, sure in uses:
+            cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
+            evidence = "derived" if sure else "inferred"
+            use = {"trajectory_id": key, "attempt": attempt, "step": step, "member": sure}
+            rows.add("uses", prompt.place, **use, evidence=evidence, **cells)
+        taken_by = [(attempt, step) for attempt, step, sure in uses if sure]
+        if taken_by:
+            options = unused(known, taken_by, self.completed)
+        evidence = "derived" if len(options) == 1 and not (uses and not taken_by) else "inferred"
+        ts = moment(prompt.end)
+        for kind, reason, when in options:
+            cells = {"reason": reason, "step": when}
+            rows.add("events", prompt.place, kind=kind, ts=ts, seq=4, evidence=evidence, **cells, **about)
+
+    def _spans(
+        self, prompt: rlvr.Prompt, response: rlvr.Response, key: str, tokens: int | None, *, ended: bool
+    ) -> None:
+        """The last segment of a finished response made its last token; an earlier one may have made none."""
+        known = self.known
+        first_step = known.time.first.get(prompt.attempt, 0)
+        found = []
+        for segment in response.segments:
+            update = known.time.update_before(segment["end"])
+            if update is None:
+                # Updates are missing: nothing older than the start step, nothing newer than the run came to.
+                update = (prompt.start_step or 0, max((s.step for s in known.time.steps), default=0))
+            low, high = update
+            found.append((known.pushes.version(low, first_step)[0], known.pushes.version(high, first_step)[1]))
+        if not found:
+            oldest = known.pushes.version(prompt.start_step or 0, first_step)[0]
+            self.rows.span(
+                response.place, key, 0, (1 if tokens is None and ended else tokens or 0, tokens), (oldest, None)
+            )
+            return
+        if known.mocked:
+            self.rows.span(response.place, key, 0, (tokens or 0, tokens), (None, None))
+            return
+        place = response.segments[-1]
+        started, stopped = moment(response.segments[0]["start"]), moment(place["end"])
+        whole = (found[0][0], found[-1][1])
+        if not ended or tokens == 0 or len(set(found)) == 1:
+            least = tokens if tokens is not None else int(ended)
+            times = {"started": started, "ended": stopped}
+            self.rows.span(place, key, 0, (least, tokens), whole, **times)
+            return
+        self.rows.span(
+            place, key, 0, (max((tokens or 1) - 1, 0), None if tokens is None else tokens - 1), whole, started=started
+        )
+        self.rows.span(place, key, 1, (1, 1), found[-1], ended=stopped)
+
+    def _stated(self, batches: Sequence[rlvr.Batch], size: int | None, unsure: set[tuple[int, int]]) -> None:
+        """State how many trajectories each step took: rows of its dump, else prompts times n."""
+        known = self.known
+        sums: dict[tuple[int, int], int | None] = {}
+        places: dict[tuple[int, int], Row] = {}
+        domains = defaultdict(set)
+        for batch in batches:
+            key = (batch.attempt, batch.step)
+            places[key] = batch.place
+            domains[key].add(batch.domain)
+            mine = batch.size * size if batch.size and size else None
+            total = sums.get(key, 0)
+            sums[key] = None if mine is None or total is None else total + mine
+        every = {batch.domain for batch in batches}
+        usual = {batch.size for batch in batches}
+        for step in known.time.steps:
+            key = (step.attempt, step.step)
+            window = known.settings.window
+            if key in unsure and window is not None and not known.mocked:
+                # Whoever was taken, no start step before the window was (rule 13).
+                first = known.time.first.get(step.attempt, 0)
+                oldest = known.pushes.version(max(step.step - window, 0), first)[0]
+                place = places.get(key, step.place)
+                constrain(self.rows, place, *key, "staleness_max", step.step - oldest, op="le")
+            rows = known.rows.get(step.step, [])
+            count = sums.get(key) if domains[key] == every else None
+            if key not in sums and len(usual) == 1 and len(every) == 1 and size and None not in usual:
+                count = next(iter(usual)) * size  # type: ignore[operator]
+            if rows and known.time.last(step.step) is step and (count is None or len(every) == 1):
+                count = max(len(rows), count or 0)
+            if count is not None and self.completed.get(key) is not False:
+                place = places.get(key, step.place)
+                constrain(self.rows, place, step.attempt, step.step, "trajectories", count)
+            elif self.completed.get(key) is not False and not every <= domains[key]:
+                constrain(self.rows, step.place, step.attempt, step.step, "trajectories", 1, op="ge")
+
+
+def _group_names(prompts: Sequence[rlvr.Prompt]) -> dict[str, str]:
+    """Names of the groups: prompt ids restart with every scheduler and launch."""
+    names: dict[str, str] = {}
+    used: set[str] = set()
+    for prompt in prompts:
+        domain = prompt.domain.removeprefix("scheduler-")
+        name = f"{prompt.attempt}/{domain}/{prompt.number if prompt.number is not None else prompt.key}"
+        names[prompt.key] = name if name not in used else f"{name}~{prompt.key}"
+        used.add(name)
+    return names

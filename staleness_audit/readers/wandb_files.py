@@ -1,0 +1,172 @@
+"""Offline files of Weights & Biases (``run-<id>.wandb``): history rows and configuration, without the package.
+
+The file is a header of seven bytes and a log of blocks of 32 KiB that hold checksummed pieces of records; a record is a
+protobuf message, of which only the few fields that matter are decoded.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any, Final, Literal
+
+import zstandard
+
+from staleness_audit.discovery import RunFiles
+
+HEADER: Final = b":W&B\xe1\xbe\x00"
+_BLOCK: Final = 32768
+_PIECE: Final = struct.Struct("<IHB")
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_HISTORY, _CONFIG, _RUN, _RUN_CONFIG, _ITEM = 2, 5, 17, 4, 1
+_KEY, _NESTED, _JSON = 1, 2, 16
+MAX_RECORD_BYTES: Final = 256 << 20
+
+
+@dataclass(frozen=True)
+class WandbRecord:
+    """A history row or an update of the configuration. ``record`` counts the file's records from 1."""
+
+    kind: Literal["history", "config"]
+    values: dict[str, Any]
+    record: int
+
+
+class DamagedWandb(Exception):
+    """The file is unreadable from ``record`` on. ``cut``: it merely ends inside a record, which then did not happen."""
+
+    def __init__(self, message: str, record: int, *, cut: bool) -> None:
+        super().__init__(message)
+        self.record = record
+        self.cut = cut
+
+
+def read_wandb(run: RunFiles, source: str) -> Iterator[WandbRecord]:
+    """Yield history rows and configuration updates in the order of writing; other records are passed over.
+
+    Keys of nested values are joined by dots; values are plain JSON (one that is none is left out).
+
+    Raises:
+        DamagedWandb: after the last sound record of a cut or damaged file, or at once if it is no such file.
+        UnreadableInput: the file cannot be opened.
+
+    """
+    with run.open(source) as stream:
+        for record, message in enumerate(_messages(stream), 1):
+            try:
+                yield from _decode(message, record)
+            except (IndexError, ValueError, UnicodeDecodeError) as error:
+                raise DamagedWandb(f"record {record} is no message ({error})", record, cut=False) from error
+
+
+def _decode(message: bytes, record: int) -> Iterator[WandbRecord]:
+    for number, value in _fields(message):
+        if number == _HISTORY:
+            yield WandbRecord("history", _items(value), record)
+        elif number == _CONFIG:
+            yield WandbRecord("config", _items(value), record)
+        elif number == _RUN:
+            for inner, config in _fields(value):
+                if inner == _RUN_CONFIG:
+                    yield WandbRecord("config", _items(config), record)
+
+
+def _items(message: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number, item in _fields(message):
+        if number != _ITEM:
+            continue
+        key, nested, text = "", [], ""
+        for inner, value in _fields(item):
+            if inner == _KEY:
+                key = value.decode()
+            elif inner == _NESTED:
+                nested.append(value.decode())
+            elif inner == _JSON:
+                text = value.decode()
+        try:
+            found[key or ".".join(nested)] = json.loads(text)
+        except ValueError:
+            continue
+    return found
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield number and bytes of the fields of a message that have a length; pass over numbers."""
+    at = 0
+    while at < len(message):
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        if kind == 2:
+            size, at = _varint(message, at)
+            if at + size > len(message):
+                raise ValueError("a field is longer than its message")
+            yield tag >> 3, message[at : at + size]
+            at += size
+        elif kind == 0:
+            _, at = _varint(message, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"a field of kind {kind}")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number that is too long")
+
+
+def _messages(stream: IO[bytes]) -> Iterator[bytes]:
+    """Yield the records, put together from their pieces."""
+    record = 1
+    if _take(stream, len(HEADER), record) != HEADER:
+        raise DamagedWandb("it does not begin as such a file does", record, cut=False)
+    at = len(HEADER)
+    parts: list[bytes] = []
+    while True:
+        room = _BLOCK - at % _BLOCK
+        if room < _PIECE.size:
+            at += len(_take(stream, room, record))
+            continue
+        head = _take(stream, _PIECE.size, record)
+        if not head:
+            break
+        check, size, kind = _PIECE.unpack(head) if len(head) == _PIECE.size else (0, 0, 0)
+        body = _take(stream, size, record) if kind else b""
+        if not kind or len(body) < size:
+            raise DamagedWandb(f"the file ends inside record {record}", record, cut=True)
+        at += _PIECE.size + size
+        if zlib.crc32(body, zlib.crc32(bytes([kind]))) != check:
+            raise DamagedWandb(f"record {record} does not match its checksum", record, cut=False)
+        if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or (kind in (_FULL, _FIRST)) == bool(parts):
+            raise DamagedWandb(f"the pieces of record {record} do not fit together", record, cut=False)
+        parts.append(body)
+        if sum(map(len, parts)) > MAX_RECORD_BYTES:
+            raise DamagedWandb(f"record {record} is larger than {MAX_RECORD_BYTES >> 20} MiB", record, cut=False)
+        if kind in (_FULL, _LAST):
+            yield b"".join(parts)
+            parts = []
+            record += 1
+    if parts:
+        raise DamagedWandb(f"the file ends inside record {record}", record, cut=True)
+
+
+def _take(stream: IO[bytes], size: int, record: int) -> bytes:
+    """Return up to ``size`` bytes, fewer only at the end."""
+    parts = b""
+    try:
+        while len(parts) < size and (part := stream.read(size - len(parts))):
+            parts += part
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise DamagedWandb(f"the compressed data is damaged or cut ({error})", record, cut=False) from error
+    return parts
