@@ -57,7 +57,7 @@ def files_of(log: logs.Log) -> dict[str, bytes]:
 bounds = st.sampled_from((None, 0, 1, 2))
 
 
-@examples(40)
+@examples(30)
 @given(run=strategies.runs(), bound=bounds)
 def test_complete_logs_are_audited_exactly(run: Run, bound: int | None) -> None:
     document = audited(files_of(logs.log_of(run)), bound)
@@ -119,7 +119,7 @@ def test_nor_does_the_size_of_the_pieces(run: Run, seed: int, size: int) -> None
 # ------------------------------------------------------------------------------------------------- what is hidden
 
 
-@examples(40)
+@examples(30)
 @given(
     run=strategies.runs(), bound=st.sampled_from((0, 1, 2)), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL)
 )
