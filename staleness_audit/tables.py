@@ -216,7 +216,8 @@ PARSER_TABLES: Final = tuple(name for name in SCHEMAS if name not in {"sources",
 QUANTITIES: Final = ("trajectories", "loss_tokens", "staleness_max", "staleness_min", "first_step")
 """Quantities a ``constraints`` row may speak of: distinct trajectories and loss tokens of one step, and the largest and
 smallest token staleness in it. ``first_step`` (op ``eq``) is for logs that sum over several steps: what is written for
-this step took place in some of the steps from ``value`` to this one. Rows with another quantity are kept and shown but not used."""
+this step took place in some of the steps from ``value`` to this one. Rows with another quantity are kept and shown but
+not used."""
 
 
 def duckdb_type(arrow: pa.DataType) -> str:

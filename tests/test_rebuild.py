@@ -307,6 +307,8 @@ class TestHealth:
 
     def test_nothing_is_said_of_logs_without_signs(self) -> None:
         assert self.health(last=30)["state"] == "unknown"
+
+
 class TestStepsThatStateOnlySome:
     def test_a_number_of_trajectories_says_nothing_of_their_tokens(self, audited: Audit) -> None:
         # Two were trained and none is named: they may hold any number of tokens, of any version up to 1.

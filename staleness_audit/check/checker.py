@@ -44,7 +44,10 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     bound_block = _bound(bound, facts)
     limit = bound_block["value"]
     per_step = per_step_rows(classes, limit, rebuilt, openings)
-    trajectories, tokens = trajectory_fates(classes, openings, per_step, replay=facts["replay"]), token_fates(classes, openings, per_step)
+    trajectories, tokens = (
+        trajectory_fates(classes, openings, per_step, replay=facts["replay"]),
+        token_fates(classes, openings, per_step),
+    )
     check_conservation(tokens, openings, diagnostics)
     stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
@@ -61,7 +64,12 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "run": _run(rebuilt, classes, openings),
         "bound": bound_block,
         "verdict": verdict,
-        "gate": {"count": gate.count, "max_violations": gate.max_violations, "exit": exit_code, "exit_zero": gate.exit_zero},
+        "gate": {
+            "count": gate.count,
+            "max_violations": gate.max_violations,
+            "exit": exit_code,
+            "exit_zero": gate.exit_zero,
+        },
         "guarantee": _guarantee(facts, limit),
         "coverage": coverage(classes),
         "staleness": stale,

@@ -22,9 +22,7 @@ def _member_class(row: Mapping[str, Any], lost: bool) -> Class:
     return Class(low or 0, high, row["members_lo"] if row["sure"] else 0, row["members_hi"])
 
 
-def staleness(
-    classes: Classes, openings: Openings, facts: Mapping[str, Any], trained: Interval
-) -> dict[str, Any]:
+def staleness(classes: Classes, openings: Openings, facts: Mapping[str, Any], trained: Interval) -> dict[str, Any]:
     """Return the ``staleness`` block: extremes, means and quantiles as intervals, and both histograms."""
     tokens = [token_class(row) for row in classes.tokens]
     members = [_member_class(row, openings.training) for row in classes.trajectories]

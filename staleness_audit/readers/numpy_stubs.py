@@ -29,7 +29,7 @@ def array_values(value: object) -> list[Any]:
     return data if isinstance(data, list) else _decode(value.state[2], data)
 
 
-def scalar_value(value: object) -> Any:  # noqa: ANN401 - a number, or whatever was given
+def scalar_value(value: object) -> Any:
     """Return the number of a pickled numpy scalar; anything else comes back as it is."""
     if isinstance(value, Stub) and value.name.endswith("multiarray.scalar") and len(value.arguments) == 2:
         decoded = _decode(*value.arguments)
