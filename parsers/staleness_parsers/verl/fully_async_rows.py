@@ -171,7 +171,7 @@ def _settle(fits: dict[int, list[Any]]) -> dict[int, list[Micro]]:
             taken.add(_spot(spot))
 
 
-def _spot(spot: Any) -> tuple[int, int, int]:  # noqa: ANN401 - a tuple whose head is (micro, place)
+def _spot(spot: Any) -> tuple[int, int, int]:
     return spot[0].attempt, spot[0].number, spot[1]
 
 

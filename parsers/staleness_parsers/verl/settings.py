@@ -91,7 +91,7 @@ class Settings:
         """Whether a configuration was found."""
         return bool(self.values)
 
-    def get(self, dotted: str) -> Any:  # noqa: ANN401 - a configuration holds anything
+    def get(self, dotted: str) -> Any:
         """Return the value under a dotted key, or None."""
         return lookup(self.values, dotted)
 
