@@ -45,7 +45,7 @@ class Database:
             if named.fetchone() is None:
                 return ()
             return tuple(row[0] for row in self._connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:  # the message may quote damaged text
             raise DamagedDatabase(str(error)) from error
 
     def rows(self, table: str, wanted: Sequence[str], order: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -66,7 +66,7 @@ class Database:
         try:
             for row in self._connection.execute(query):
                 yield dict(zip(wanted, row, strict=True))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:  # the message may quote damaged text
             raise DamagedDatabase(str(error)) from error
 
 
@@ -112,7 +112,7 @@ def open_database(run: RunFiles, source: str) -> Iterator[Database]:
 def _connect(path: Path, options: str) -> Iterator[sqlite3.Connection]:
     try:
         connection = sqlite3.connect(f"file:{quote(str(path))}?{options}", uri=True, isolation_level=None)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:  # the message may quote damaged text
         raise DamagedDatabase(str(error)) from error
     with closing(connection):
         deadline = time.monotonic() + MAX_SECONDS
@@ -123,7 +123,7 @@ def _connect(path: Path, options: str) -> Iterator[sqlite3.Connection]:
         for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "query_only = ON", "temp_store = MEMORY"):
             try:
                 connection.execute(f"PRAGMA {pragma}")
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeError) as error:  # the message may quote damaged text
                 raise DamagedDatabase(str(error)) from error
         yield connection
 

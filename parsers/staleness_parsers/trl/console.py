@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import UTC
+from functools import lru_cache
 from typing import Any, Final
 
 import orjson
@@ -35,46 +36,27 @@ the log's clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of)
 
 _BAR = re.compile(r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[[^\]]*\]")
 _RANK = re.compile(r"\[RANK (\d+)\]")
-_MESSAGES: Final = (
-    ("drop", re.compile(r"dropping stale sample \(staleness=(?P<number>-?\d{1,15}), max=(?P<count>-?\d{1,15})\)")),
-    (
-        "score",
-        re.compile(r"\[score\] scored (?P<count>\d{1,15}) samples in [\d.]+s(?:, buffer_qsize=(?P<number>\d{1,15}))?"),
+_MESSAGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+    "drop": (r"dropping stale sample \(staleness=(-?\d{1,9}), max=(-?\d{1,9})\)", ("number", "count")),
+    "score": (r"\[score\] scored (\d{1,9}) samples in [\d.]+s(?:, buffer_qsize=(\d{1,9}))?", ("count", "number")),
+    "pausing": (r"Weight sync: pausing vLLM", ()),
+    "transferring": (r"Weight sync: transferring (?:weights|adapter)", ()),
+    "done": (r"Weight sync: done\.", ()),
+    "oversize": (
+        r"Dropping a rollout sample of (\d{1,9}) tokens that exceeds token_budget=(\d{1,9})",
+        ("number", "count"),
     ),
-    ("pausing", re.compile(r"Weight sync: pausing vLLM")),
-    ("transferring", re.compile(r"Weight sync: transferring (?:weights|adapter)")),
-    ("done", re.compile(r"Weight sync: done\.")),
-    (
-        "oversize",
-        re.compile(
-            r"Dropping a rollout sample of (?P<number>\d{1,15}) tokens that exceeds token_budget=(?P<count>\d{1,15})"
-        ),
+    "worker": (r"vllm worker started: num_generations=(\d{1,9}), max_inflight_tasks=(\d{1,9})", ("number", "count")),
+    "derived": (
+        r"max_inflight_tasks set to \d+ \((?:max_staleness=|max\(max_staleness, ?1\)=)(\d{1,9})"
+        r" × samples_per_step=(\d{1,9})\)",
+        ("number", "count"),
     ),
-    (
-        "worker",
-        re.compile(
-            r"vllm worker started: num_generations=(?P<number>\d{1,15}), max_inflight_tasks=(?P<count>\d{1,15})"
-        ),
-    ),
-    (
-        "derived",
-        re.compile(
-            r"max_inflight_tasks set to \d+ \((?:max_staleness=|max\(max_staleness, ?1\)=)(?P<number>\d{1,15})"
-            r" × samples_per_step=(?P<count>\d{1,15})\)"
-        ),
-    ),
-    ("waiting", re.compile(r"waited [\d.]+s for sample \(qsize=0\)")),
-    ("full", re.compile(r"\[score\] rollout buffer full")),
-)
-_WORDS = (
-    "stale sample",
-    "[score]",
-    "Weight sync",
-    "Dropping a",
-    "vllm worker",
-    "max_inflight_tasks set",
-    "for sample (",
-)
+    "waiting": (r"waited [\d.]+s for sample \(qsize=0\)", ()),
+    "full": (r"\[score\] rollout buffer full", ()),
+}
+"""Pattern of each message and what its groups are."""
+_MESSAGE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, (pattern, _) in _MESSAGES.items()))
 _RECORD = ("'loss':", "'train_runtime':", "'sample/", "'batch/")
 _BOX = "│┃├┌└╭╰┏┡╮╯"
 
@@ -113,20 +95,23 @@ def _messages(segment: str, cut: bool, line: int, source: str, sink: Sink) -> It
             damage(sink, "console", source, "a line of metrics cannot be read", line=line)
             yield {"kind": "record", "document": "{}"}
         return
-    if not any(word in text for word in _WORDS):
+    first = _MESSAGE.search(text)
+    rank = _RANK.search(text) if first else None
+    if first is None or (rank and rank[1] != "0"):
         return
-    rank = _RANK.search(text)
-    if rank and rank[1] != "0":
-        return
-    found = [(match.start(), kind, match) for kind, pattern in _MESSAGES for match in pattern.finditer(text)]
-    ts, _ = parse_local_time(text)
-    for _, kind, match in sorted(found, key=lambda item: item[0]):
-        groups = match.groupdict()
-        yield {
-            "kind": kind,
-            "ts": None if ts is None else ts.replace(tzinfo=UTC).timestamp(),
-            **{name: int(value) for name in ("number", "count") if (value := groups.get(name)) is not None},
-        }
+    ts = _seconds(text[:32])
+    for match in _MESSAGE.finditer(text, first.start()):
+        kind = match.lastgroup or ""
+        at = _MESSAGE.groupindex[kind]
+        found = {name: match[at + offset] for offset, name in enumerate(_MESSAGES[kind][1], 1)}
+        yield {"kind": kind, "ts": ts, **{name: int(value) for name, value in found.items() if value is not None}}
+
+
+@lru_cache(maxsize=256)
+def _seconds(beginning: str) -> float | None:
+    """Return the time a line begins with, as if it were UTC; drops come in bursts of one moment."""
+    ts, _ = parse_local_time(beginning)
+    return None if ts is None else ts.replace(tzinfo=UTC).timestamp()
 
 
 def _value(value: object) -> float | None:
