@@ -204,6 +204,8 @@ def _violations(
         "groups": sum(row["members_lo"] for row in classes.groups if row["sure"] and (row["sure_lo"] or 0) > bound),
         "tokens": sum(row["violating"].lo or 0 for row in per_step.values()),
     }
+    # A violating trajectory is in some group.
+    least["groups"] = max(least["groups"], min(least["trajectories"], 1))
     most: dict[str, float | None] = {
         "trajectories": sum_open(row["members_hi"] for row in classes.trajectories if exceeds(row, bound)),
         "groups": sum_open(row["members_hi"] for row in classes.groups if exceeds(row, bound)),

@@ -9,7 +9,7 @@
 --   staleness_lo, staleness_hi   over the uses that count or may count (hi null = open)
 --   members_lo, members_hi       how many (hi null = open)
 WITH users AS (
-    SELECT trajectory_lives.*, members.group_id FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
+    SELECT trajectory_lives.*, members.group_id, members.grouped FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
 ),
 -- How many groups an id stands for, where the log says so.
 stated AS (
@@ -32,7 +32,8 @@ FROM (
         max(staleness_lo) AS staleness_lo,
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
         -- Anonymous classes of one group id hold between one and as many groups as trajectories, unless `groups` says how many.
-        min(CASE WHEN anonymous THEN least(multiplicity_lo, CASE WHEN alone THEN coalesce(groups_lo, 1) ELSE 1 END) ELSE 1 END) AS members_lo,
+        -- One without a group may hold only members of groups that are counted elsewhere.
+        min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, CASE WHEN alone THEN coalesce(groups_lo, 1) ELSE 1 END) ELSE 1 END) AS members_lo,
         least(
             CASE WHEN count(multiplicity_hi) = count(*) THEN greatest(
                 sum(CASE WHEN anonymous THEN multiplicity_hi ELSE 0 END), max(CASE WHEN anonymous THEN 0 ELSE 1 END)
