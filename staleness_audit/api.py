@@ -129,6 +129,8 @@ class AuditResult:
             return self.rebuilt.dataset.scan(name)
         if name not in self.tables:
             raise KeyError(f"no table or product {name!r}; there are {', '.join(self.tables)}")
+        if not self.rebuilt.part(name).exists():  # a lens over the others
+            return self.sql(f'SELECT * FROM "{name}"').pl().lazy()
         return pl.scan_parquet(self.rebuilt.part(name))
 
     @cached_property

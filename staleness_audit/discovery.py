@@ -164,6 +164,18 @@ class _ZstdFile(io.RawIOBase):
             raise EOFError("the file ended before the end of a Zstandard frame")
         return count
 
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go forward by decompressing; ``OSError`` for going back."""
+        position: int = self._stream.seek(offset, whence)
+        return position
+
+    def tell(self) -> int:
+        position: int = self._stream.tell()
+        return position
+
     def close(self) -> None:
         self._stream.close()
         super().close()

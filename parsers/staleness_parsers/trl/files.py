@@ -66,16 +66,20 @@ def survey(run: RunFiles) -> Files:
 
 
 def _marked(run: RunFiles, file: RunFile, marks: tuple[bytes, ...]) -> bool:
-    head = run.head(file.source, HEAD_BYTES)
     # Of a damaged compressed file nothing may be left to recognise; reading it says so.
-    return any(mark in head for mark in marks) or (file.compressed and not head)
+    return _shows(run, file, marks) or (file.compressed and not run.head(file.source, HEAD_BYTES))
+
+
+def _shows(run: RunFiles, file: RunFile, marks: tuple[bytes, ...]) -> bool:
+    head = run.head(file.source, HEAD_BYTES)
+    return any(mark in head for mark in marks)
 
 
 def clues(run: RunFiles, files: Files) -> tuple[list[str], list[str]]:
     """Sentences for what only this framework writes, and for what others could write as well."""
     states = [file for file, _ in files.states if run.head(file.source, 16)]
     strong = [f"{file.source}: metrics of TRL's asynchronous GRPO trainer" for file in states[:1]]
-    consoles = [file for file in files.consoles if run.head(file.source, 16)]
+    consoles = [file for file in files.consoles if _shows(run, file, CONSOLE_MARKS)]
     strong += [f"{file.source}: a console log of the trainer" for file in consoles[:1]]
     for file in files.databases:
         if _has(run.head(file.source, 1 << 22), CONFIG_MARKS, ROW_MARKS):
