@@ -130,7 +130,7 @@ class AuditResult:
         if name not in self.tables:
             raise KeyError(f"no table or product {name!r}; there are {', '.join(self.tables)}")
         if not self.rebuilt.part(name).exists():  # a lens over the others
-            return self.sql(f'SELECT * FROM "{name}"').pl().lazy()
+            return self.connection.table(name).pl().lazy()
         return pl.scan_parquet(self.rebuilt.part(name))
 
     @cached_property
