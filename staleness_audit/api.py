@@ -130,7 +130,8 @@ class AuditResult:
         if name not in self.tables:
             raise KeyError(f"no table or product {name!r}; there are {', '.join(self.tables)}")
         if not self.rebuilt.part(name).exists():  # a lens over the others
-            return self.connection.table(name).pl().lazy()
+            rows: pl.DataFrame = self.connection.table(name).pl()
+            return rows.lazy()
         return pl.scan_parquet(self.rebuilt.part(name))
 
     @cached_property

@@ -79,6 +79,10 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
     ends = [(item.lo if low else item.hi, item.n_lo, item.n_hi) for item in classes]
     if any(value is None and (most is None or most > 0) for value, _, most in ends):
         return None
+    if all(least == most and isinstance(value, int) for value, least, most in ends if most != 0):
+        # Counts that are exact leave nothing to choose, and whole numbers need no fractions.
+        sized = [(value or 0, least) for value, least, most in ends if most != 0]
+        return sum(value * least for value, least in sized) / sum(least for _, least in sized)
     weighed = [(float(value or 0), least, most) for value, least, most in ends]
     ordered = sorted(weighed, key=lambda item: item[0], reverse=not low)
     count = sum(least for _, least, _ in ordered)

@@ -25,11 +25,16 @@ def worst_violations(rebuilt: Rebuilt, bound: int, count: int, groups_per_step: 
     with rebuilt.connect() as connection:
         picked = _rows(
             connection,
-            f"""SELECT *, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
-                FROM named_uses
-                WHERE (staleness_hi IS NULL OR staleness_hi > {bound}) AND (loss_hi IS NULL OR loss_hi > 0)
-                ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id
-                LIMIT {count}""",
+            # Picked by numbers first and named afterwards: names of all uses would have to be joined to drop most of them.
+            f"""WITH picked AS (
+                    SELECT key, step_key, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
+                    FROM use_lives
+                    WHERE (staleness_hi IS NULL OR staleness_hi > {bound}) AND (loss_hi IS NULL OR loss_hi > 0)
+                    ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, step_key, key
+                    LIMIT {count}
+                )
+                SELECT * FROM named_uses JOIN picked USING (key, step_key)
+                ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id""",
         )
         admitted_before = _admitted_before(connection, [row["key"] for row in picked]) if groups_per_step else {}
     if not picked:
