@@ -16,7 +16,7 @@ A parser knows a format and the tables. It never knows the bound that is audited
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -215,8 +215,11 @@ class Parser(Protocol):
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the format from names and first bytes; cheap, never raises on foreign files."""
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """List the units of input, in the order in which the run wrote them where names tell."""
+    def plan(self, run: RunFiles) -> Iterable[Unit]:
+        """Name the units of input, in the order in which the run wrote them where names tell.
+
+        A generator lets the first units be read while later ones are still looked for.
+        """
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Write what one unit says. Damage becomes diagnostics; raise only for defects of the parser itself."""
