@@ -40,6 +40,8 @@ def run(command: Sequence[str], cwd: Path) -> Cost:
         os.chdir(cwd)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
+        # As an installed tool starts: from bytecode.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.execv(command[0], list(command))
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter() - started

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.engine import connect, literal
+from staleness_audit.engine import literal, session
 from staleness_audit.parser import Artifact, Card, Detection, Mode, RunFacts, Sink, Staged, Unit
 from staleness_parsers.events.columns import FORMAT, PATTERN, read_header, whole_number
 from staleness_parsers.events.facts import facts
@@ -78,15 +78,17 @@ class EventsParser:
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Sort the lines of one piece into the event tables, and stage the range of its line numbers."""
         piece = unit.pieces[0]
-        with connect() as connection:
+        with session() as connection:
             load_events(run, piece, connection, sink)
-            connection.execute(f"CREATE TYPE source_word AS ENUM ({literal(piece.source)})")
-            connection.execute("CREATE TYPE evidence_word AS ENUM ('recorded')")
+            connection.execute(f"CREATE TEMP TYPE source_word AS ENUM ({literal(piece.source)})")
+            connection.execute("CREATE TEMP TYPE evidence_word AS ENUM ('recorded')")
             connection.execute("SET VARIABLE source = ?", [piece.source])
             connection.execute("SET VARIABLE attempt = ?", [unit.options.get("attempt") or 0])
             stage_numbering(connection, sink)
-            for table, query in QUERIES:
-                sink.write_query(table, connection, query)
+            kinds = {kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM events_").fetchall()}
+            for table, of, query in QUERIES:
+                if kinds.intersection(of):
+                    sink.write_query(table, connection, query)
             write_version_lists(connection, sink)
 
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
