@@ -111,14 +111,14 @@ class RunFiles:
 
     def head(self, source: str, size: int = 4096) -> bytes:
         """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
-        found = b""
+        found = bytearray()
         try:
             with self.open(source) as stream:
                 while len(found) < size and (part := stream.read(min(size - len(found), _HEAD_STEP))):
                     found += part
         except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
-            return found
-        return found
+            return bytes(found)
+        return bytes(found)
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-
 # Commands that tests start are an installed tool's: they need not compile its modules every time.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

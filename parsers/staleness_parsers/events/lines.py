@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from tempfile import NamedTemporaryFile
@@ -49,7 +50,7 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
                 _parse(connection, part.name, columns)
                 _name_columns(connection, columns, first_line)
                 survey = _survey(connection, columns)
-                if not survey.whole or survey.lines != lines or _has_fractions(data):
+                if not survey.whole or survey.lines != lines or _FRACTION_IN_LIST.search(data):
                     return None
                 if columns is COLUMNS or survey.values == data.count(b'":'):
                     return survey.usable
@@ -128,15 +129,8 @@ def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _
     return _Survey(*row)
 
 
-def _has_fractions(data: bytes) -> bool:
-    """Whether a list of versions may hold a fraction, which DuckDB would round."""
-    at = data.find(b'"versions"') if b"." in data else -1
-    while at >= 0:
-        end = data.find(b"]", at)
-        if data.find(b".", at, end) >= 0:
-            return True
-        at = data.find(b'"versions"', end)
-    return False
+_FRACTION_IN_LIST = re.compile(rb"\.[0-9eE+-]*\s*(?:\]|,\s*[-0-9])")
+"""A fraction followed by the end of a list or by another number; in an object a key would follow the comma."""
 
 
 def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:
