@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import polars as pl
 import zstandard
 
 from staleness_audit.discovery import Piece, RunFiles
@@ -88,3 +89,17 @@ def numbered_lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, str, bool
             lines.pop()
         for index, text in enumerate(lines):
             yield block.first_line + index, text.rstrip("\r"), block.cut and index == len(lines) - 1
+
+
+def telling_lines(run: RunFiles, piece: Piece, pattern: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield the lines of ``numbered_lines`` in which ``pattern`` is found.
+
+    The search runs over a whole block at once, outside the interpreter; ``pattern`` is a regular expression of Rust's
+    ``regex`` (no look-around, no back-references), best an alternation of words.
+    """
+    for block in blocks(run, piece):
+        lines = pl.Series([block.data.decode("utf-8", errors="replace")]).str.split("\n").explode()
+        last = len(lines) - 1
+        told = lines.str.contains(pattern).arg_true()
+        for index, text in zip(told.to_list(), lines.gather(told).to_list(), strict=True):
+            yield block.first_line + index, text.rstrip("\r"), block.cut and index == last

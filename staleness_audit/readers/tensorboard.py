@@ -20,7 +20,8 @@ from staleness_audit.errors import OptionalReaderMissing
 
 MAX_RECORD_BYTES: Final = 1 << 20
 """Larger records (images, histograms, graphs) are passed over: a scalar is some hundred bytes."""
-_POLYNOMIAL: Final = 0x82F63B78
+
+Checksum = Callable[[bytes], int]
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def read_values(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
         UnreadableInput: the file cannot be opened.
 
     """
-    decode = _decoder()
+    decode, checksum = _decoder()
     record = 0
     with run.open(source) as stream:
-        for record, message in enumerate(_records(stream), 1):
+        for record, message in enumerate(_records(stream, checksum), 1):
             try:
                 event = decode(message)
             except Exception as error:  # protobuf has no common base for what damage makes it raise
@@ -85,15 +86,16 @@ def read_values(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
                     yield Text(value.tag, text, record)
 
 
-def _decoder() -> Callable[[bytes], Any]:
+def _decoder() -> tuple[Callable[[bytes], Any], Checksum]:
+    """Return what decodes a message, and the CRC-32C of bytes; both come with the extra."""
     try:
+        from google_crc32c import value  # noqa: PLC0415 - an optional extra
         from tensorboard.compat.proto import event_pb2  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise OptionalReaderMissing(
             "TensorBoard event files need an extra: pip install 'staleness-audit[tensorboard]'."
         ) from error
-    decode: Callable[[bytes], Any] = event_pb2.Event.FromString
-    return decode
+    return event_pb2.Event.FromString, value
 
 
 def _number(value: Any) -> float | None:
@@ -113,19 +115,19 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _records(stream: IO[bytes]) -> Iterator[bytes]:
+def _records(stream: IO[bytes], checksum: Checksum) -> Iterator[bytes]:
     """Yield the messages; those beyond ``MAX_RECORD_BYTES`` as empty ones."""
     record = 1
     while header := _take(stream, 12, record):
         (size, check) = struct.unpack("<QI", header)
-        if _masked_crc(header[:8]) != check:
+        if _masked(checksum(header[:8])) != check:
             raise DamagedEvents(f"the length of record {record} does not match its checksum", record, cut=False)
         if size > MAX_RECORD_BYTES:
             _skip(stream, size + 4, record)
             yield b""
         else:
             body = _take(stream, size + 4, record, inside=True)
-            if _masked_crc(body[:size]) != int.from_bytes(body[size:], "little"):
+            if _masked(checksum(body[:size])) != int.from_bytes(body[size:], "little"):
                 raise DamagedEvents(f"record {record} does not match its checksum", record, cut=False)
             yield body[:size]
         record += 1
@@ -148,23 +150,6 @@ def _skip(stream: IO[bytes], size: int, record: int) -> None:
         size -= len(_take(stream, min(size, MAX_RECORD_BYTES), record, inside=True))
 
 
-def _table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-_CRC_TABLE: Final = _table()
-
-
-def _masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated and shifted as the record format has it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
+def _masked(crc: int) -> int:
+    """Return a CRC-32C rotated and shifted as the record format has it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -17,7 +17,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.console import ConsoleLine, parse_dict, undecorate
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.nemo_rl.files import worker
 from staleness_parsers.nemo_rl.settings import from_repr
 
@@ -107,7 +107,7 @@ _PATTERNS: Final = tuple(
         ("config", r"(?P<text>.*(?:AsyncRLConfig\(|AsyncGRPOConfig\(|async_grpo=|'async_grpo': |'async_rl': ).*)$"),
     )
 )
-_CHEAP: Final = re.compile(
+_TELLING: Final = (
     r"SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|promoting|exposed_g|"
     r"Total step|replay|r restored: |ollout ?[sS]tall|train_pump|Timeout has|SC run|Traceback|ray::S|"
     r"ReplayBuffer state|current_weight_v|self\.traj|Evicting|Selected counts|Consumed and|STALLING|older than min|"
@@ -134,7 +134,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     reader = _Reader(piece.source, run.file(piece.source).name, sink)
     rows: list[Row] = []
     try:
-        for line, raw, cut in numbered_lines(run, piece):
+        for line, raw, cut in telling_lines(run, piece, _TELLING):
             rows.extend(reader.read(line, raw, cut))
             if len(rows) >= 1 << 16:
                 sink.write("nemo_lines", pl.DataFrame(rows, schema=LINES))
@@ -166,8 +166,6 @@ class _Reader:
 
     def read(self, number: int, raw: str, cut: bool) -> Iterator[Row]:
         """Yield the row of a line, if it says something."""
-        if not _CHEAP.search(raw):
-            return
         line = undecorate(raw)
         kind, found = _classify(line.text)
         if found is None:
