@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
 import polars as pl
 import zstandard
 
-from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.discovery import Piece, RunFiles, read_fully
 
 BLOCK_BYTES = 16 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -49,7 +48,7 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
         while True:
             size = block_bytes if left is None else min(block_bytes, left)
             try:
-                chunk = _read(stream, size)
+                chunk = read_fully(stream, size)
             except (OSError, EOFError, zstandard.ZstdError) as error:
                 if rest:
                     yield Block(rest, line, cut=True)
@@ -70,15 +69,6 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
             line += data.count(b"\n")
     if rest:
         yield Block(rest, line, cut=True)
-
-
-def _read(stream: BinaryIO, size: int) -> bytes:
-    """Read up to ``size`` bytes; fewer only at the end (decompressors may return short reads)."""
-    parts = []
-    while size > 0 and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def numbered_lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, str, bool]]:

@@ -87,10 +87,12 @@ def _say_damaged(sink: Sink, source: str, line: int, cut: bool) -> None:
 def _read_line(raw: str) -> list[dict[str, Any]]:
     """Rows of one line: the calls whose progress bars it begins, and its message."""
     clean = strip_ansi(raw)
-    rows: list[dict[str, Any]] = [{"kind": "call", "count": int(total)} for total in _CALL.findall(clean)]
+    rows: list[dict[str, Any]] = []
+    if "0/" in clean:
+        rows += [{"kind": "call", "count": int(total)} for total in _CALL.findall(clean)]
     if (flags := command_line(clean)) is not None:
         rows.append({"kind": "flags", "text": orjson.dumps(flags).decode()})
-    line = undecorate(raw)
+    line = undecorate(clean)
     header = _HEADER.search(line.text)
     # A generated text may say anything; only what follows the first header is the framework's own message.
     message = (line.text[header.end() :] if header else line.text).strip()

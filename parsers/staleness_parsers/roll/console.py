@@ -49,30 +49,33 @@ _WANTED = re.compile(
     r"|system/batch_(?:add|remove)_count|system/(?:global_)?step)\Z"
 )
 _MESSAGES: Final = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("start", r"pipeline (?:rollout global )?step (?P<step>\d+) start"),
-        ("finished", r"pipeline step (?P<step>\d+) finished"),
-        ("complete", r"pipeline complete!"),
-        ("waiting", r"start sampling, global_step=(?P<step>\d+) batch_size=(?P<value>\d+)"),
+    (kind, word, re.compile(pattern))
+    for kind, word, pattern in (
+        ("start", " start", r"pipeline (?:rollout global )?step (?P<step>\d+) start"),
+        ("finished", " finished", r"pipeline step (?P<step>\d+) finished"),
+        ("complete", "complete!", r"pipeline complete!"),
+        ("waiting", "start sampling", r"start sampling, global_step=(?P<step>\d+) batch_size=(?P<value>\d+)"),
         (
             "taking",
+            "get_batch",
             r"ReplayBuffer get_batch: self\.current_step=(?P<step>\d+) min_step=(?P<value>-?\d+) "
             r"expected_samples=(?P<text>\d+.*)",
         ),
-        ("taken", r"total collect data: (?P<value>\d+), collect queries: (?P<text>\d+)"),
-        ("filtered", r"filter out prompt (?P<value>\d+)"),
+        ("taken", "total collect", r"total collect data: (?P<value>\d+), collect queries: (?P<text>\d+)"),
+        ("filtered", "filter out prompt", r"filter out prompt (?P<value>\d+)"),
         (
             "ignored",
+            "ignore rollout",
             r"ignore rollout, current_step\((?P<step>\d+)\) - create_step\((?P<value>\d+)\) exceed "
             r"async_generation_ratio\(\d+\) (?P<text>group\.group_id=.*)",
         ),
-        ("mocked", r"\[RolloutMock\] Loaded step (?P<step>\d+)"),
-        ("skipped", r"Warning: final_response_mask\.sum\(\) == 0! Current step will be skipped"),
-        ("old", r"start async sampling, global_step: (?P<step>\d+)"),
-        ("resumed", r"resume_from_checkpoint: (?P<text>.*checkpoint-(?P<step>\d+).*)"),
+        ("mocked", "[RolloutMock]", r"\[RolloutMock\] Loaded step (?P<step>\d+)"),
+        ("skipped", "final_response_mask", r"Warning: final_response_mask\.sum\(\) == 0! Current step will be skipped"),
+        ("old", "start async sampling", r"start async sampling, global_step: (?P<step>\d+)"),
+        ("resumed", "resume_from_checkpoint", r"resume_from_checkpoint: (?P<text>.*checkpoint-(?P<step>\d+).*)"),
     )
 )
+"""Each kind of message, a word it holds, and its pattern."""
 _SETTING = re.compile(r"[A-Za-z_]\w*:(?: |$)")
 
 
@@ -104,8 +107,8 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
 
 def _message(text: str) -> dict[str, Any] | None:
-    for kind, pattern in _MESSAGES:
-        if found := pattern.search(text):
+    for kind, word, pattern in _MESSAGES:
+        if word in text and (found := pattern.search(text)):
             groups = found.groupdict()
             numbers = {name: int(groups[name]) if groups.get(name) else None for name in ("step", "value")}
             return {"kind": kind, **numbers, "text": groups.get("text")}

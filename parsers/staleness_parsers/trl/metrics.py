@@ -340,6 +340,11 @@ def _json(cell: object) -> dict[str, Any] | None:
     if not isinstance(cell, str | bytes):
         return None
     try:
+        document = orjson.loads(cell)
+        return document if isinstance(document, dict) else None
+    except orjson.JSONDecodeError:
+        pass  # NaN is for the reader of configurations to accept
+    try:
         return parse_config(cell if isinstance(cell, bytes) else cell.encode("utf-8", errors="replace"), "json")
     except UnreadableConfig:
         return None
