@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 UNIT: Final = "trained rollouts"
 NO_LIMIT: Final = (
@@ -68,4 +68,11 @@ CARD: Final = Card(
     "is betrayed by labels above 1, of the last ones by the console only. Nothing betrays cut lines of the console "
     "before its end, and, in dumps without traces, calls that lived through a sync under --flush-cache-interval "
     "other than 1. Trajectories that reached no batch leave no record: what became of them nobody can say.",
+    figures=(
+        Figure(
+            "rollout/staleness/*",
+            "the label served when collection starts minus a sample's smallest one; it counts entries without "
+            "tokens and ignores loss masks",
+        ),
+    ),
 )

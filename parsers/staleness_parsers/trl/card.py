@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 _REASON = (
     "Staleness is checked when a row is pulled from the queue, and the loader pulls one micro-batch ahead of the "
@@ -52,5 +52,20 @@ CARD = Card(
         "betrayed by the gap in steps, lost console lines by the number of weight syncs and by drop counters, a lost "
         "flush of traces by its version labels. Nothing betrays steps beyond every file's last record, or a launch all "
         "of whose files are lost."
+    ),
+    figures=(
+        Figure(
+            "sample/staleness_*",
+            "taken when a sample is pulled from the queue, over delivered samples; the loader pulls ahead of the "
+            "optimizer, so they may be trained one or two versions later",
+        ),
+        Figure(
+            "sample/dropped_stale_total",
+            "a sum of dropped rows over the log window; absent when there were none",
+        ),
+        Figure(
+            "batch/*_per_step",
+            "a mean over the log window",
+        ),
     ),
 )
