@@ -37,6 +37,11 @@ CARD = Card(
             "staleness is at least the logged one",
         ),
         Artifact("config.yaml", "always (overwritten at a restart)", "the bound, the sizes of batch, group and quota"),
+        Artifact(
+            "run-*.wandb",
+            "stats_logger.wandb.mode: offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(

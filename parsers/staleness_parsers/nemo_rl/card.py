@@ -30,6 +30,11 @@ CARD = Card(
             "the bound; async_grpo: versions of groups then buffered",
         ),
         Artifact("exp_*/wandb/*/*/files/config.yaml", "logger.wandb_enabled: true, online", "the bound"),
+        Artifact(
+            "run-*.wandb",
+            "logger.wandb_enabled: true, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(

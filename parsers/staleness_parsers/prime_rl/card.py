@@ -35,6 +35,11 @@ CARD = Card(
         ),
         Artifact("logs/attempt_*/trainer.log", "always", "that a step was trained; that the run finished"),
         Artifact("configs/orchestrator.json", "always", "the bound, group and batch size, where branches are cut"),
+        Artifact(
+            "run-*.wandb",
+            "monitors.wandb, offline",
+            "the same rows as metrics.jsonl, where there is none",
+        ),
     ),
     modes=(
         Mode(

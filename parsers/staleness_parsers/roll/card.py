@@ -36,6 +36,11 @@ CARD = Card(
             "finished steps, steps that pushed weights, skipped steps, the framework's mean lag",
         ),
         Artifact("<config_name>.yaml", "keep it beside the run", "the bound, batch and group sizes, F"),
+        Artifact(
+            "run-*.wandb",
+            "track_with: wandb, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(

@@ -18,7 +18,8 @@ from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_config, read_config
 from staleness_audit.readers.console import undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.scalars import read_scalars
 from staleness_parsers.roll.settings import settings_rows
 
 LINES: Final[dict[str, Any]] = {
@@ -209,13 +210,13 @@ def read_state(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage ``metrics`` of a TensorBoard event file."""
+    """Stage ``metrics`` of a TensorBoard event file or an offline file of W&B."""
     rows: list[dict[str, Any]] = []
     try:
-        for scalar in read_scalars(run, piece.source):
+        for scalar in read_scalars(run, piece.source, ("system/global_step", "system/step")):
             where = f"record {scalar.record}"
             rows.extend(metric_rows({scalar.tag: scalar.value}, scalar.step, piece.source, None, where))
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         message = f"{damage}; what follows was not read."
         sink.diagnose("note" if damage.cut else "warning", "damaged-events", message, source=piece.source)
     if rows:

@@ -42,6 +42,11 @@ CARD: Final = Card(
             "saved with every checkpoint",
             "how many trajectories had been admitted, hence how many never reached a batch",
         ),
+        Artifact(
+            "run-*.wandb",
+            "--use-wandb --wandb-mode offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode("fully-async rollout", None, "slime states no bound; give one with --bound", False, "none", NO_LIMIT),

@@ -34,6 +34,11 @@ CARD = Card(
             "drops with their versions, weight syncs, and when groups were scored: how old trained tokens are at least",
         ),
         Artifact("<output_dir>/checkpoint-*/rollout_state.json", "1.11 and later, with checkpoints", "the release"),
+        Artifact(
+            "run-*.wandb",
+            "report_to: wandb, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode("fixed count (token_budget <= 0)", "max_staleness", "as it is", False, "bound + 1", _REASON),

@@ -46,6 +46,11 @@ CARD: Final = Card(
             "always (Hydra)",
             "the trainer, the threshold and strategy, batch sizes",
         ),
+        Artifact(
+            "run-*.wandb",
+            "`trainer.logger` contains `wandb`, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(
