@@ -9,9 +9,10 @@ import pytest
 from test_classes import audited, cohort, exact
 
 STEPS = [
-    {"attempt": 0, "step": step, "v_train_lo": step - 1, "v_train_hi": step - 1, "completed": True, "evidence": "derived"}
-    for step in (3, 4, 5)
-]  # fmt: skip
+    {"attempt": 0, "step": version + 1, "v_train_lo": version, "v_train_hi": version}
+    | {"completed": True, "evidence": "derived"}
+    for version in (2, 3, 4)
+]
 
 
 def constraint(quantity: str, value: float, op: str = "eq", step: int = 5) -> dict[str, Any]:
