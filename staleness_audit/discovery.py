@@ -282,6 +282,15 @@ def _next_stop(
     return len(chunk), False
 
 
+def read_fully(stream: BinaryIO, size: int) -> bytes:
+    """Read up to ``size`` bytes; fewer only at the end (decompressors may return short reads)."""
+    parts = []
+    while size > 0 and (part := stream.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
 def natural(name: str) -> list[tuple[int, int, str]]:
     """Sort key in which numbers inside names count as numbers."""
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
@@ -307,8 +316,41 @@ def discover(path: Path) -> RunFiles:
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
     _walk(path.resolve(), "", files, skipped)
-    listed = tuple(sorted(files, key=lambda file: natural(file.source)))
+    listed = tuple(sorted(_once(files, skipped), key=lambda file: natural(file.source)))
     return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)))
+
+
+def _once(files: list[RunFile], skipped: list[tuple[str, str]]) -> list[RunFile]:
+    """Leave out files that only repeat another of the same name (``x.log.gz`` beside ``x.log``), or its beginning."""
+    by_name: dict[str, list[RunFile]] = {}
+    for file in files:
+        by_name.setdefault(file.name, []).append(file)
+    kept = []
+    for alike in by_name.values():
+        alike.sort(key=lambda file: (file.compressed, file.source))
+        while len(alike) > 1 and (longer := _longer(alike[0], alike[-1])):
+            shorter = alike.pop() if longer is alike[0] else alike.pop(0)
+            skipped.append((shorter.source, f"it only repeats {longer.source}, which is read"))
+        kept += alike
+    return kept
+
+
+def _longer(one: RunFile, other: RunFile) -> RunFile | None:
+    """Return the one whose content goes on where that of the other ends (the first if they are equal), if so."""
+    run = RunFiles(one.path.parent, (one, other))
+    try:
+        with run.open(one.source) as first, run.open(other.source) as second:
+            while True:
+                a, b = read_fully(first, _READ_BYTES), read_fully(second, _READ_BYTES)
+                shared = min(len(a), len(b))
+                if a[:shared] != b[:shared]:
+                    return None
+                if len(a) != len(b):
+                    return one if len(a) > len(b) else other
+                if not a:
+                    return one
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+        return None
 
 
 def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:

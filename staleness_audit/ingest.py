@@ -428,6 +428,7 @@ def _assemble(
         "parser_version": parser.version,
         "detected_by": list(choice.detection.evidence),
         "facts": _plain(facts),
+        "figures": [[figure.raw_name, figure.measures] for figure in parser.card.figures],
         "tables": tables,
         "inputs": inputs,
     }

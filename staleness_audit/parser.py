@@ -250,11 +250,23 @@ class Mode:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A number the framework logs about itself that is not what the audit calls by that name.
+
+    ``raw_name``: as in ``reported`` (``*`` stands for any part of it); ``measures``: one clause that says what it
+    measures, and so why it may differ from the rebuilt figure.
+    """
+
+    raw_name: str
+    measures: str
+
+
+@dataclass(frozen=True)
 class Card:
     """A framework on one page: shown by ``staleness-audit frameworks`` and in ``docs/frameworks.md``.
 
     ``refines``: names of parsers whose formats this one also matches but understands better. ``betrays``: which losses
-    of input this format betrays, and which nothing can (DESIGN section 3).
+    of input this format betrays, and which nothing can (DESIGN section 3). ``figures``: what its own figures measure.
     """
 
     title: str
@@ -263,3 +275,4 @@ class Card:
     modes: tuple[Mode, ...]
     betrays: str
     refines: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
