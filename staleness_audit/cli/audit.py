@@ -35,6 +35,7 @@ from staleness_audit.cli.options import (
     assumed_pairs,
     step_range,
 )
+from staleness_audit.cli.report import write_html
 from staleness_audit.errors import AuditError
 
 if TYPE_CHECKING:
@@ -64,6 +65,9 @@ def audit(
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the result here instead of printing it."),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the HTML report, one file, to this place.")
+    ] = None,
     tables: TablesOption = None,
     assume: AssumeOption = None,
     quiet: QuietOption = False,
@@ -76,6 +80,8 @@ def audit(
 
         if tables is not None and len(runs) > 1:
             raise AuditError("--tables names one folder, so it takes one RUN; leave it out to audit several.")
+        if html is not None and len(runs) > 1:
+            raise AuditError("--html names one file, so it takes one RUN; make the reports of others with `report`.")
         if strict and allow_inconclusive:
             raise AuditError("--strict and --allow-inconclusive contradict each other; choose one.")
         gate = Gate(
@@ -109,6 +115,8 @@ def audit(
                 continue
             results.append(result)
             codes.append(result.exit_code)
+            if html is not None:
+                write_html(result, html)
         try:
             _print_audits(results, len(runs), format_, output, verbose)
             sys.stdout.flush()

@@ -351,7 +351,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         caption="A token grows older twice: in flight, " + parts["flight"][1] + ", and in the queue, " + parts["queue"][1]
         + ". Cancelling long generations helps against the first, a shorter queue against the second. " + _bars_caption(counted["flight"] + counted["queue"]),
         traces=traces,
-        layout={"xaxis": axis("versions that passed", type="category", categoryorder="array", categoryarray=_labels(counted)), "yaxis": axis("tokens", rangemode="tozero"), "barmode": "group"},
+        layout={"xaxis": axis("versions that passed", type="category", categoryorder="array", categoryarray=_labels(counted)), "yaxis": axis("tokens", rangemode="tozero"), "barmode": "stack"},
         table=Table("staleness-parts-numbers", title, columns("part", "versions#", "tokens#"), tuple(rows)),
         height=280,
     )  # fmt: skip
