@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from staleness_audit.check.intervals import Class, histogram
-from staleness_audit.report.html.figure import WORDS, Cell, Figure, Missing, Table, axis, cells, columns, rounded, thinned
+from staleness_audit.report.html.figure import (
+    WORDS,
+    Cell,
+    Figure,
+    Missing,
+    Table,
+    axis,
+    cells,
+    columns,
+    rounded,
+    thinned,
+)
 from staleness_audit.report.html.queries import Rows
 from staleness_audit.report.terminal.histogram import Bin, bins
 from staleness_audit.report.terminal.words import is_exact, percent
@@ -52,7 +63,11 @@ def steps_figure(data: Data, extremes: Rows, anchors: Anchors) -> Figure | Missi
         caption="Staleness of a token: how many policy versions older it is than the weights that train on it. Line: the "
         "largest of each step that is certain; light area: everything from the least to the largest that is possible; "
         f"narrow area: the mean.{several}"
-        + (" Click a marked violation to read its story." if bound is not None and any(row["mark"] for row in joined) else ""),
+        + (
+            " Click a marked violation to read its story."
+            if bound is not None and any(row["mark"] for row in joined)
+            else ""
+        ),
         traces=_step_traces(joined),
         layout=layout,
         table=_steps_table(data, least, anchors, lost),
@@ -60,14 +75,22 @@ def steps_figure(data: Data, extremes: Rows, anchors: Anchors) -> Figure | Missi
     )
 
 
-def _joined(rows: Sequence[Mapping[str, Any]], least: Mapping[Any, Mapping[str, Any]], anchors: Anchors, lost: bool) -> dict[str, Any]:
+def _joined(
+    rows: Sequence[Mapping[str, Any]], least: Mapping[Any, Mapping[str, Any]], anchors: Anchors, lost: bool
+) -> dict[str, Any]:
     """Join some steps to one point: what is certain of one of them, and what is possible in any."""
     first, last = rows[0], rows[-1]
     mins = [least.get((row["attempt"], row["step"]), {}) for row in rows]
     highs = [row["max"]["hi"] for row in rows]
     violations = [row["violations"] or {"lo": 0, "hi": 0} for row in rows]
     name = f"step {first['step']}" + (f" of attempt {first['attempt']}" if first["attempt"] else "")
-    mark = "proven" if any(value["lo"] for value in violations) else "possible" if any(value["hi"] != 0 for value in violations) else ""
+    mark = (
+        "proven"
+        if any(value["lo"] for value in violations)
+        else "possible"
+        if any(value["hi"] != 0 for value in violations)
+        else ""
+    )
     return {
         "step": first["step"],
         "attempt": first["attempt"],
@@ -79,10 +102,14 @@ def _joined(rows: Sequence[Mapping[str, Any]], least: Mapping[Any, Mapping[str, 
         "mean_hi": _end(rows, "hi", max),
         "violations": {
             "lo": max(value["lo"] or 0 for value in violations) if len(rows) > 1 else violations[0]["lo"],
-            "hi": None if any(value["hi"] is None for value in violations) else max(value["hi"] for value in violations),
+            "hi": None
+            if any(value["hi"] is None for value in violations)
+            else max(value["hi"] for value in violations),
         },
         "mark": mark,
-        "href": next((anchors[row["attempt"], row["step"]] for row in rows if (row["attempt"], row["step"]) in anchors), ""),
+        "href": next(
+            (anchors[row["attempt"], row["step"]] for row in rows if (row["attempt"], row["step"]) in anchors), ""
+        ),
     }
 
 
@@ -125,7 +152,9 @@ def _marks(rows: list[dict[str, Any]], name: str, symbol: str, colour: str, size
         "type": "scatter",
         "mode": "markers",
         "x": [row["x"] for row in rows],
-        "y": [row["max_hi"] if row["mark"] == "possible" and row["max_hi"] is not None else row["max_lo"] for row in rows],
+        "y": [
+            row["max_hi"] if row["mark"] == "possible" and row["max_hi"] is not None else row["max_lo"] for row in rows
+        ],
         "marker": {"symbol": symbol, "size": size, "color": colour, "line": {"width": 2, "color": colour}},
         "text": [_hover(row) for row in rows],
         "customdata": [row["href"] or f"steps-{row['attempt']}-{row['step']}" for row in rows],
@@ -197,7 +226,15 @@ def _steps_table(data: Data, least: Mapping[Any, Mapping[str, Any]], anchors: An
         anchor = anchors.get((row["attempt"], row["step"]))
         name = str(row["step"]) + (f" (attempt {row['attempt']})" if row["attempt"] else "")
         violations = "–" if row["violations"] is None else WORDS.interval(row["violations"])
-        style = "" if row["violations"] is None else "fail" if row["violations"]["lo"] else "possible" if row["violations"]["hi"] != 0 else ""
+        style = (
+            ""
+            if row["violations"] is None
+            else "fail"
+            if row["violations"]["lo"]
+            else "possible"
+            if row["violations"]["hi"] != 0
+            else ""
+        )
         listed.append(
             cells(
                 name,
@@ -214,7 +251,16 @@ def _steps_table(data: Data, least: Mapping[Any, Mapping[str, Any]], anchors: An
     return Table(
         "steps",
         "Training steps: what each trained and how stale it was",
-        columns("step", "trains version#", "least#", "mean#", "largest#", "trajectories#", "tokens#", "violating trajectories#"),
+        columns(
+            "step",
+            "trains version#",
+            "least#",
+            "mean#",
+            "largest#",
+            "trajectories#",
+            "tokens#",
+            "violating trajectories#",
+        ),
         tuple(listed),
         note=f"{len(chosen):,} of {len(rows):,} steps; those with violations come first." if left else "",
         anchors=tuple(f"steps-{row['attempt']}-{row['step']}" for row in chosen),
@@ -228,13 +274,19 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
     """How many of ``unit`` (``tokens`` or ``trajectories``) had which staleness, the bound between the bars."""
     total = data["tokens" if unit == "tokens" else "trajectories"]["trained"]
     bound = data["bound"]["value"]
-    found = bins(data["staleness"]["token_histogram" if unit == "tokens" else "trajectory_histogram"], unit, bound, total)
+    found = bins(
+        data["staleness"]["token_histogram" if unit == "tokens" else "trajectory_histogram"], unit, bound, total
+    )
     title = "Trained tokens by staleness" if unit == "tokens" else "Trained trajectories by their oldest token"
     if not found:
         return Missing(title, f"The logs hold no trained {unit} whose staleness could be counted.")
     whole = total["lo"] if is_exact(total) else None
     rows = [
-        cells(each.label().replace("..", WORDS.glyphs.to), WORDS.interval(_count(each)), percent(each.low / whole) if whole and each.low == each.high else "")
+        cells(
+            each.label().replace("..", WORDS.glyphs.to),
+            WORDS.interval(_count(each)),
+            percent(each.low / whole) if whole and each.low == each.high else "",
+        )
         for each in found
     ]
     beyond = [each for each in found if bound is not None and each.first > bound]
@@ -245,7 +297,8 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
         id=f"staleness-{unit}",
         title=title,
         alt=alt,
-        caption=_bars_caption(found) + ("" if unit == "tokens" else " A trajectory counts once, by its most stale trained token."),
+        caption=_bars_caption(found)
+        + ("" if unit == "tokens" else " A trajectory counts once, by its most stale trained token."),
         traces=_bars(found, bound),
         layout={
             "xaxis": axis("staleness (versions)", type="category"),
@@ -268,7 +321,12 @@ def _count(each: Bin) -> dict[str, int | None]:
     return {"lo": each.low, "hi": each.high}
 
 
-def _bars(found: Sequence[Bin], bound: int | None, colours: tuple[str, str] = ("var(--within)", "var(--beyond)"), names: tuple[str, str] = ("within the bound", "beyond the bound")) -> list[dict[str, Any]]:
+def _bars(
+    found: Sequence[Bin],
+    bound: int | None,
+    colours: tuple[str, str] = ("var(--within)", "var(--beyond)"),
+    names: tuple[str, str] = ("within the bound", "beyond the bound"),
+) -> list[dict[str, Any]]:
     """Bars of what is certain and, on top, of what is possible; one pair of traces per side of the bound."""
     traces = []
     for side, colour in enumerate(colours):
@@ -278,12 +336,25 @@ def _bars(found: Sequence[Bin], bound: int | None, colours: tuple[str, str] = ("
         name = "trained" if bound is None else names[side]
         labels = [each.label().replace("..", WORDS.glyphs.to) for each in members]
         hover = [f"{text}: {WORDS.interval(_count(each))}" for text, each in zip(labels, members, strict=True)]
-        base = {"type": "bar", "x": labels, "text": hover, "textposition": "none", "hovertemplate": "staleness %{text}<extra></extra>"}
+        base = {
+            "type": "bar",
+            "x": labels,
+            "text": hover,
+            "textposition": "none",
+            "hovertemplate": "staleness %{text}<extra></extra>",
+        }
         traces.append({**base, "y": [each.low for each in members], "name": name, "marker": {"color": colour}})
         more = [0 if each.high is None else each.high - each.low for each in members]
         if any(more):
             hatch = {"shape": "/", "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 6, "solidity": 0.35}
-            traces.append({**base, "y": more, "name": f"possibly {name}", "marker": {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"width": 1, "color": colour}}})
+            traces.append(
+                {
+                    **base,
+                    "y": more,
+                    "name": f"possibly {name}",
+                    "marker": {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"width": 1, "color": colour}},
+                }
+            )
         open_ends = [text for text, each in zip(labels, members, strict=True) if each.high is None]
         if open_ends:
             lows = [each.low for each in members if each.high is None]
@@ -329,19 +400,30 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
     counted = {}
     for part in parts:
         classes = [
-            Class(max(row[f"{part}_lo"] or 0, 0), row[f"{part}_hi"] if row[f"{part}_hi"] is None else max(row[f"{part}_hi"], 0), row["tokens_lo"] if row["certain"] else 0, row["tokens_hi"])
+            Class(
+                max(row[f"{part}_lo"] or 0, 0),
+                row[f"{part}_hi"] if row[f"{part}_hi"] is None else max(row[f"{part}_hi"], 0),
+                row["tokens_lo"] if row["certain"] else 0,
+                row["tokens_hi"],
+            )
             for row in flights
         ]
         counted[part] = bins(histogram(classes, "tokens"), "tokens", None, total)
     if not any(counted.values()):
-        return Missing(title, "The logs don't tell which of the versions passed while a trajectory was generated and which while it waited.")
+        return Missing(
+            title,
+            "The logs don't tell which of the versions passed while a trajectory was generated and which while it waited.",
+        )
     traces: list[dict[str, Any]] = []
     rows = []
     for part, (name, _, colour) in parts.items():
         for trace in _bars(counted[part], None, (colour, colour)):
             word = {"trained": name, "possibly trained": f"possibly {name}"}.get(trace["name"], trace["name"])
             traces.append({**trace, "name": word, "offsetgroup": part})
-        rows += [cells(name, each.label().replace("..", WORDS.glyphs.to), WORDS.interval(_count(each))) for each in counted[part]]
+        rows += [
+            cells(name, each.label().replace("..", WORDS.glyphs.to), WORDS.interval(_count(each)))
+            for each in counted[part]
+        ]
     means = {part: WORDS.interval(data["staleness"][f"in_{part}_mean"]) for part in parts}
     alt = f"On average {means['flight']} versions passed in flight and {means['queue']} in the queue."
     return Figure(

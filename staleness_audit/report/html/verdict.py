@@ -12,7 +12,12 @@ from staleness_audit.report.terminal.words import duration, is_zero, moment, per
 
 Data = Mapping[str, Any]
 
-TITLES = {"pass": "Bound kept", "fail": "Bound broken", "inconclusive": "The logs can't tell", "no-bound": "No bound to judge by"}
+TITLES = {
+    "pass": "Bound kept",
+    "fail": "Bound broken",
+    "inconclusive": "The logs can't tell",
+    "no-bound": "No bound to judge by",
+}
 MARKS = {"pass": "✓", "fail": "✗", "inconclusive": "?", "no-bound": "–"}
 
 
@@ -72,12 +77,21 @@ def _tiles(data: Data) -> tuple[Tile, ...]:
     observed = WORDS.interval(largest)
     tone, note = "", f"versions; one version is one of: {unit}"
     if is_zero(data["trajectories"]["trained"]) or observed == "unknown":
-        observed, note = "–", "nothing was trained on" if is_zero(data["trajectories"]["trained"]) else "the logs don't tell"
+        observed, note = (
+            "–",
+            "nothing was trained on" if is_zero(data["trajectories"]["trained"]) else "the logs don't tell",
+        )
     elif bound is not None:
         beyond = (largest["lo"] or 0) - bound
         within = largest["hi"] is not None and largest["hi"] <= bound
         tone = "fail" if beyond > 0 else "pass" if within else "inconclusive"
-        note = f"{WORDS.count({'lo': beyond, 'hi': beyond}, 'version')} beyond the bound" if beyond > 0 else "within the bound" if within else "may lie beyond the bound"
+        note = (
+            f"{WORDS.count({'lo': beyond, 'hi': beyond}, 'version')} beyond the bound"
+            if beyond > 0
+            else "within the bound"
+            if within
+            else "may lie beyond the bound"
+        )
     satisfied = data["staleness"]["smallest_satisfied_bound"]["hi"]
     guaranteed = {"none": "no limit", None: "not known"}.get(limit, str(limit))
     strict = data["guarantee"]["strict"]
@@ -116,30 +130,41 @@ def _coverage(coverage: Mapping[str, float | None]) -> tuple[tuple[tuple[str, fl
     segments = tuple((name, share, tone) for name, share, tone in shares if share)
     if not segments:
         return (), "No trained token was seen, so there is nothing whose staleness could be known."
-    words = "Staleness of the trained tokens: " + ", ".join(f"{percent(share)} {name}" for name, share, _ in segments) + "."
+    words = (
+        "Staleness of the trained tokens: " + ", ".join(f"{percent(share)} {name}" for name, share, _ in segments) + "."
+    )
     identified = coverage["trajectories_identified"]
     if identified is not None and identified < 1:
-        words += f" {percent(identified)} of the trained trajectories have a name in the logs; the others are only counted."
+        words += (
+            f" {percent(identified)} of the trained trajectories have a name in the logs; the others are only counted."
+        )
     return segments, words
 
 
 def _run(data: Data) -> list[tuple[str, str]]:
     run, health = data["run"], data["run"]["health"]
     version = f" {WORDS.plain(run['framework_version'], 40)}" if run["framework_version"] else ""
-    dialect = f" · {WORDS.plain(run['dialect'], 60)}" if run.get("dialect") and run["dialect"] != run["framework"] else ""
+    dialect = (
+        f" · {WORDS.plain(run['dialect'], 60)}" if run.get("dialect") and run["dialect"] != run["framework"] else ""
+    )
     times = ""
     if run["started"] and run["ended"]:
         wall = data["throughput"]["wall_s"]
         times = f"{moment(run['started'])} to {moment(run['ended'])}" + (f" ({duration(wall)})" if wall else "")
     attempts = "" if run["attempts"] == 1 else f", in {run['attempts']} attempts"
-    state = {"unknown": "the logs don't say how it ended", "running": "still running"}.get(health["state"], health["state"])
+    state = {"unknown": "the logs don't say how it ended", "running": "still running"}.get(
+        health["state"], health["state"]
+    )
     since = f"; last entry {moment(health['since'])}" if health["since"] else ""
     waiting = f"; waiting for {WORDS.plain(health['waiting_for'], 200)}" if health["waiting_for"] else ""
     return [
         ("Run", WORDS.plain(run["path"])),
         ("Framework", WORDS.plain(run["framework"], 60) + version + dialect),
         ("Training steps", WORDS.count(run["steps"], "step") + f" completed{attempts}"),
-        ("Trained", f"{WORDS.count(data['trajectories']['trained'], 'trajectory')} of {WORDS.interval(data['trajectories']['seen'])} seen, {WORDS.count(data['tokens']['trained'], 'token')}"),
+        (
+            "Trained",
+            f"{WORDS.count(data['trajectories']['trained'], 'trajectory')} of {WORDS.interval(data['trajectories']['seen'])} seen, {WORDS.count(data['tokens']['trained'], 'token')}",
+        ),
         ("Times", times),
         ("How it ended", state + since + waiting),
         ("Read as", f"{WORDS.plain(run['parser'], 60)}: {WORDS.plain('; '.join(run.get('detected_by', [])[:2]), 200)}"),

@@ -34,11 +34,12 @@
   };
 
   function draw(place) {
-    const spec = figures[place.dataset.figure];
-    const { data, layout } = resolved(spec, getComputedStyle(root));
+    const { data, layout } = resolved(spec(place), getComputedStyle(root));
     if (narrow.matches) layout.legend = { ...layout.legend, font: { size: 11 } };
-    const config = { ...CONFIG, scrollZoom: false, ...(spec.layout.dragmode ? { displayModeBar: true } : {}) };
-    return Plotly.react(place, data, layout, config).then(() => {
+    // A finger that scrolls the page must not get caught in a figure.
+    if (narrow.matches) layout.dragmode = false;
+    if (drawn.has(place)) keepView(place, layout);
+    return Plotly.react(place, data, layout, CONFIG).then(() => {
       if (!drawn.has(place)) {
         drawn.set(place, true);
         place.on("plotly_click", (event) => follow(event.points[0]));
@@ -46,6 +47,13 @@
       }
     });
   }
+
+  // Drawing anew, in another theme, keeps what is looked at.
+  function keepView(place, layout) {
+    if (!spec(place).views.length) return;
+    for (const axis of ["xaxis", "yaxis"]) layout[axis] = { ...layout[axis], range: [...place._fullLayout[axis].range] };
+  }
+  const spec = (place) => figures[place.dataset.figure];
 
   function follow(point) {
     const target = point && point.customdata;
@@ -69,7 +77,23 @@
     button.addEventListener("click", () => {
       const place = document.getElementById(button.dataset.plot);
       button.parentElement.querySelectorAll("[data-view]").forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
-      Plotly.relayout(place, figures[place.dataset.figure].views[Number(button.dataset.view)]);
+      Plotly.relayout(place, spec(place).views[Number(button.dataset.view)]);
+    });
+  });
+
+  // What a mouse does by dragging and a wheel, for keyboards and fingers: scale, shift along, shift down.
+  document.querySelectorAll("[data-move]").forEach((button) => {
+    const [scale, along, down = 0] = button.dataset.move.split(",").map(Number);
+    button.addEventListener("click", () => {
+      const place = document.getElementById(button.dataset.plot);
+      const moved = ([low, high], shift) => {
+        const middle = (low + high) / 2 + (high - low) * shift;
+        return [middle - ((high - low) * scale) / 2, middle + ((high - low) * scale) / 2];
+      };
+      Plotly.relayout(place, {
+        "xaxis.range": moved(place._fullLayout.xaxis.range, along),
+        "yaxis.range": moved(place._fullLayout.yaxis.range, down),
+      });
     });
   });
 
