@@ -38,7 +38,7 @@ def reported_table(data: Data) -> Table | None:
     return Table(
         "reported",
         "The framework's own figures against what the logs prove",
-        columns("", "logged as", "meaning", "step#", "reported#", "rebuilt#", "log line"),
+        columns("result", "logged as", "meaning", "step#", "reported#", "rebuilt#", "log line"),
         tuple(listed),
         note=f"{len(chosen):,} of {len(rows):,}; those that differ come first." if left else "",
         filterable=True,
@@ -86,7 +86,7 @@ def diagnostics_table(data: Data) -> Table | None:
     return Table(
         "diagnostics",
         "What could not be read, contradicts itself, or had to be assumed",
-        columns("", "what", "what follows", "where"),
+        columns("severity", "what", "what follows", "where"),
         tuple(listed),
         note=f"{len(chosen):,} of {len(items):,}; errors come first." if left else "",
         filterable=True,

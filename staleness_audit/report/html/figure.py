@@ -66,6 +66,8 @@ class Figure:
     height: int = 320
     views: tuple[tuple[str, dict[str, Any]], ...] = ()
     """Named excerpts that a button shows: changes of the layout."""
+    key: tuple[tuple[str, str], ...] = ()
+    """What colours stand for, where the legend can't say it."""
 
     def spec(self) -> dict[str, Any]:
         """What the page's script hands to Plotly."""
@@ -131,6 +133,17 @@ def label(text: object, limit: int = 80) -> str:
 def version_colour(version: int | None) -> str:
     """Return the colour of a policy version; grey where it isn't known."""
     return "var(--muted)" if version is None else f"var(--v{version % VERSION_COLOURS})"
+
+
+def version_key(versions: Iterable[int]) -> tuple[tuple[str, str], ...]:
+    """Return which colour stands for which of the versions that are shown."""
+    shown = sorted(set(versions))
+    key = []
+    for index in range(VERSION_COLOURS):
+        names = [f"v{version}" for version in shown if version % VERSION_COLOURS == index]
+        if names:
+            key.append((version_colour(index), ", ".join(names[:3]) + (", …" if len(names) > 3 else "")))
+    return tuple(key)
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

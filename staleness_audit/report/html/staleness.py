@@ -51,7 +51,7 @@ def steps_figure(data: Data, extremes: Rows, anchors: Anchors) -> Figure | Missi
     bound = data["bound"]["value"]
     layout: dict[str, Any] = {
         "xaxis": axis("training step", **_ticks(joined, ordinal)),
-        "yaxis": axis("staleness (versions)", rangemode="tozero", tickformat=",d"),
+        "yaxis": axis("staleness (versions)", rangemode="tozero", tickformat=",d", **({"dtick": 1} if _highest(joined) < 8 else {})),
         "shapes": _bound_line(bound, "y"),
         "annotations": _bound_words(bound, "y"),
     }
@@ -111,6 +111,10 @@ def _joined(
             (anchors[row["attempt"], row["step"]] for row in rows if (row["attempt"], row["step"]) in anchors), ""
         ),
     }
+
+
+def _highest(rows: Sequence[Mapping[str, Any]]) -> int:
+    return max((row["max_lo"] if row["max_hi"] is None else row["max_hi"] for row in rows), default=0)
 
 
 def _end(rows: Sequence[Mapping[str, Any]], end: str, choose: Any) -> float | None:
@@ -306,6 +310,7 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
             "barmode": "stack",
             "shapes": _between(found, bound),
             "showlegend": True,
+            "legend": {"y": 1.14},
         },
         table=Table(f"staleness-{unit}-numbers", title, columns("staleness#", f"{unit}#", "share#"), tuple(rows)),
         height=280,
@@ -397,6 +402,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         "queue": ("in the queue", "from its last token until it was trained", "var(--queue)"),
     }
     total = data["tokens"]["trained"]
+    lost = any(item["opens"] == "training" for item in data["diagnostics"]["items"])
     counted = {}
     for part in parts:
         classes = [
@@ -408,8 +414,8 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
             )
             for row in flights
         ]
-        counted[part] = bins(histogram(classes, "tokens"), "tokens", None, total)
-    if not any(counted.values()):
+        counted[part] = bins(histogram(classes, "tokens", lost), "tokens", None, total)
+    if not any(each.low for group in counted.values() for each in group):
         return Missing(
             title,
             "The logs don't tell which of the versions passed while a trajectory was generated and which while it waited.",

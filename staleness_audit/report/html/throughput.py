@@ -11,7 +11,7 @@ from staleness_audit.report.html.figure import WORDS, Figure, Missing, Table, ax
 from staleness_audit.report.html.queries import Rows, fetch
 from staleness_audit.report.html.timeline import Clock
 from staleness_audit.report.html.verdict import Tile
-from staleness_audit.report.terminal.words import duration, number, percent
+from staleness_audit.report.terminal.words import duration, is_exact, number, percent
 
 Data = Mapping[str, Any]
 Item = Figure | Missing
@@ -76,6 +76,11 @@ def _rates(data: Data, times: Mapping[str, Any], rates: Rows, middles: list[floa
             notes.append(f"Of {times['steps']:,} steps {times['timed_steps']:,} have an end; the others are not counted as trained.")
     if not series:
         return Missing(title, "The logs hold no times of tokens or of ends of training steps.")
+    vague = [] if is_exact(data["tokens"]["trained"]) else ["trained"]
+    vague += [] if is_exact(data["tokens"]["generated"]) else ["generated"]
+    series = [(key, name + (" (at least)" if key in vague else ""), colour) for key, name, colour in series if any(row[key] for row in rates)]
+    if not series:
+        return Missing(title, "The logs don't say how many tokens at least were generated or trained at which time.")
     values = {key: [0.0] * len(middles) for key, _, _ in series}
     for row in rates:
         if row["bin"] < len(middles):
@@ -92,7 +97,7 @@ def _rates(data: Data, times: Mapping[str, Any], rates: Rows, middles: list[floa
         id="throughput-rates",
         title=title,
         alt="On average over the run: " + (_averages(data) or "not known") + ".",
-        caption=f"Averages over {seconds}. Tokens count as generated when their run of one version ended, and as trained when their step ended. " + " ".join(notes),
+        caption=f"Averages over {seconds}. Tokens count as generated when their run of one version ended; those of a training step are spread over the time since the step before it ended. " + " ".join(notes),
         traces=traces,
         layout={"xaxis": axis(f"{clock.unit} since the first entry"), "yaxis": axis("tokens per second", rangemode="tozero"), "hovermode": "x unified", "showlegend": True},
         table=Table("throughput-rates-numbers", title, columns(f"{clock.unit}#", *(f"{name}#" for _, name, _ in series)), tuple(rows)),
@@ -127,19 +132,30 @@ def trainer_figure(data: Data) -> Item:
             numbers[name] = values
             traces.append({"type": "bar", "x": names, "y": rounded(values), "name": name, "marker": {"color": colour}, "hovertemplate": f"step %{{x}}: %{{y:,.4~g}} s {name}<extra></extra>"})
     missing = [name for key, name in (("duration_s", "how long steps took"), ("waited_s", "how long the trainer waited")) if all(row[key] is None for row in timed)]
-    busy, waiting = data["throughput"]["trainer_busy"], data["throughput"]["trainer_waiting"]
-    shares = [f"busy {percent(busy)} of the time"] * (busy is not None) + [f"waiting {percent(waiting)}"] * (waiting is not None)
+    shares = [
+        f"{word} {percent(data['throughput'][key])} of the time" for key, word in (("trainer_busy", "busy"), ("trainer_waiting", "waiting")) if data["throughput"][key] is not None
+    ]
     listed = [cells(names[run.start], *("" if values[run.start] is None else duration(values[run.start] or 0) for values in numbers.values())) for run in thinned(len(names), LISTED)]
     return Figure(
         id="throughput-trainer",
         title=title,
         alt="The trainer was " + (" and ".join(shares) or "timed in some steps") + ".",
-        caption=("Seconds per step" + (f", averages over up to {len(runs[0])} steps" if len(runs[0]) > 1 else "") + ".") + (f" The logs don't say {' nor '.join(missing)}." if missing else ""),
+        caption=("Seconds per step" + (f", averages over up to {len(runs[0])} steps" if len(runs[0]) > 1 else "") + ".") + (f" The logs don't say {' nor '.join(missing)}." if missing else "") + _gaps(timed),
         traces=traces,
         layout={"barmode": "stack", "xaxis": axis("training step", type="category", nticks=12), "yaxis": axis("seconds", rangemode="tozero"), "showlegend": True},
         table=Table("throughput-trainer-numbers", title, columns("step#", *(f"{name}#" for name in numbers)), tuple(listed)),
         height=280,
     )  # fmt: skip
+
+
+def _gaps(rows: list[Mapping[str, Any]]) -> str:
+    """Say of how many steps one of the two is not logged although it is of others; their bars are shorter for it."""
+    found = []
+    for key, name in (("duration_s", "how long they took"), ("waited_s", "how long the trainer waited")):
+        without = sum(row[key] is None for row in rows)
+        if 0 < without < len(rows):
+            found.append(f" Of {without:,} of the {len(rows):,} steps the logs don't say {name}.")
+    return "".join(found)
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 
-from staleness_audit.report.html.figure import WORDS, Figure, Missing, axis, label, version_colour
+from staleness_audit.report.html.figure import WORDS, Figure, Missing, axis, label, version_colour, version_key
 from staleness_audit.report.html.queries import Rows, fetch
 from staleness_audit.report.html.violations import anchor_of
 from staleness_audit.report.terminal.story import fate_name
@@ -199,6 +199,13 @@ class _Drawing:
         name = "Around the worst violation" if told else "Around the most stale trajectory"
         return ((name, excerpt), ("Everything shown", whole))
 
+    def key(self) -> tuple[tuple[str, str], ...]:
+        """Return what the colours of the bars stand for."""
+        spans = [span for spans in self.spans.values() for span in spans]
+        exact = {span["version_lo"] for span in spans if span["version_lo"] is not None and span["version_lo"] == span["version_hi"]}
+        vague = any(span["version_lo"] != span["version_hi"] or span["version_lo"] is None for span in spans)
+        return version_key(exact) + ((version_colour(None), "version not exactly known"),) * vague
+
     def sampling(self) -> str:
         """Say which trajectories are shown."""
         everyone, count = self.lives[0]["everyone"], len(self.lives)
@@ -247,6 +254,7 @@ class _Timed(_Drawing):
             layout=layout,
             height=620 if len(self.lives) > 20 else 420,
             views=views,
+            key=self.key(),
         )  # fmt: skip
 
     def _life(self, life: Mapping[str, Any], row: int, clock: Clock, waiting: _Bars, queue: _Bars, training: _Bars) -> tuple[float, float]:
@@ -317,6 +325,7 @@ class _Versions(_Drawing):
             },
             height=560 if len(self.lives) > 20 else 380,
             views=views,
+            key=self.key(),
         )  # fmt: skip
 
     def _life(self, life: Mapping[str, Any], row: int, queue: _Bars, training: _Bars) -> tuple[float, float]:

@@ -102,7 +102,7 @@ def worst_table(data: Data) -> Table | None:
     return Table(
         "worst",
         "The worst violations: what was trained too stale, and where the logs say so",
-        columns("", "trajectory", "group", "step#", "staleness#", "in flight#", "in queue#", "tokens beyond#", "could stop it", "oldest tokens logged at"),
+        columns("certainty", "trajectory", "group", "step#", "staleness#", "in flight#", "in queue#", "tokens beyond#", "could stop it", "oldest tokens logged at"),
         tuple(rows),
         note=listed + " List more with --worst N.",
         filterable=True,
@@ -219,7 +219,8 @@ def no_violations(data: Data) -> str:
     if total["hi"] == 0:
         return "There are none: every trained token was within the bound."
     return "None can be named: " + (
-        f"the logs leave {WORDS.count(total, 'violating trajectory')} open, but identify none of them."
+        ("an unknown number of trajectories" if total["hi"] is None else f"up to {WORDS.count({'lo': total['hi'], 'hi': total['hi']}, 'trajectory')}")
+        + " may violate the bound, but the logs identify none of them."
         if not total["lo"]
         else f"{WORDS.count(total, 'violating trajectory')} follow from sums that the logs state, not from a trajectory they name."
     )

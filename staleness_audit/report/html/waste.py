@@ -45,7 +45,7 @@ def flow_figure(data: Data) -> Figure | Missing:
         if (low := flow["tokens"]["lo"]) and flow["name"] != flow["stage"]:
             links.append((nodes.index(flow["stage"]), node(flow["name"], flow["colour"]), low))
     if rest:
-        links.append((0, node("which of these, the logs don't tell", "var(--waiting)"), rest))
+        links.append((0, node("not known what became of them", "var(--waiting)"), rest))
     at_least = "" if is_exact(generated) else " At least so many were generated; there may be more."
     unclear = f" Of {rest:,} tokens the logs don't tell what became of them." if rest else ""
     text = "; ".join(f"{flow['name']}: {WORDS.interval(flow['tokens'])}" for flow in parts)
@@ -141,7 +141,8 @@ def facts(data: Data) -> tuple[tuple[str, str], ...]:
         elif is_zero(value):
             found.append((name, none))
         else:
-            found.append((name, f"{WORDS.count(value, 'token')} {words}."))
+            count = WORDS.count(value, "token")
+            found.append((name, f"{count[0].upper()}{count[1:]} {words}."))
     bias = waste["length_bias"]
     if bias["mean_ratio"] is None:
         found.append(("Length bias", "The logs don't show the lengths of all finished trajectories, so it can't be judged."))
