@@ -137,6 +137,8 @@ def _coverage(coverage: Mapping[str, float | None]) -> tuple[tuple[tuple[str, fl
     if identified is not None and identified < 1:
         words += (
             f" {percent(identified)} of the trained trajectories have a name in the logs; the others are only counted."
+            if identified
+            else " The logs name none of the trained trajectories; they are only counted."
         )
     return segments, words
 

@@ -48,6 +48,8 @@ def flow_figure(data: Data) -> Figure | Missing:
         links.append((0, node("not known what became of them", "var(--waiting)"), rest))
     at_least = "" if is_exact(generated) else " At least so many were generated; there may be more."
     unclear = f" Of {rest:,} tokens the logs don't tell what became of them." if rest else ""
+    if len(links) < 2:
+        return Missing(title, f"All that is certain: {parts[0]['name']} {WORDS.interval(parts[0]['tokens'])} of {WORDS.interval(generated)} generated tokens." if parts else "The logs don't tell what became of them.")
     text = "; ".join(f"{flow['name']}: {WORDS.interval(flow['tokens'])}" for flow in parts)
     return Figure(
         id="waste-flow",

@@ -133,7 +133,7 @@
         row.hidden = !fits;
         shown += fits;
       });
-      count.textContent = shown === rows.length ? `${rows.length.toLocaleString("en")} rows` : `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
+      count.textContent = shown === rows.length ? `${rows.length.toLocaleString("en")} ${rows.length === 1 ? "row" : "rows"}` : `${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
     }
     input.addEventListener("input", apply);
     chips.forEach((chip) => chip.addEventListener("click", () => {
