@@ -1,4 +1,4 @@
-"""Seventh question: what does the framework say about itself, what could not be read, and how can more be recorded?"""
+"""Seventh question: what does the framework say about itself, what could not be read, and how can more be recorded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from staleness_audit.check.reported import CANONICAL
-from staleness_audit.report.html.figure import WORDS, Cell, Table, cells, columns
+from staleness_audit.report.html.figure import WORDS, Cell, StepNames, Table, cells, columns
 from staleness_audit.report.terminal.words import place
 
 Data = Mapping[str, Any]
@@ -20,14 +20,14 @@ def reported_table(data: Data) -> Table | None:
     rows = data["reported"]
     if not rows:
         return None
-    order = {False: 0, None: 1, True: 2}
+    order, name = {False: 0, None: 1, True: 2}, StepNames.of(data)
     chosen = sorted(rows, key=lambda row: order[row["agrees"]])[:LISTED]
     listed = [
         cells(
             _judgement(row["agrees"]),
             Cell(WORDS.plain(row["raw_name"] or row["name"], 80), None, "id"),
             CANONICAL.get(row["name"], WORDS.plain(row["name"], 80)),
-            f"{row['step']}" + (f" (attempt {row['attempt']})" if row["attempt"] else ""),
+            name(row),
             WORDS.interval({"lo": row["reported"], "hi": row["reported"]}),
             WORDS.interval(row["rebuilt"]),
             Cell(place(row), None, "place mono"),
@@ -60,8 +60,8 @@ def reported_words(data: Data) -> str:
         return "The framework reported no figure about itself that can be compared."
     counts = {name: sum(row["agrees"] is value for row in rows) for value, name in _WORDS.items()}
     return (
-        f"Of {len(rows):,} figures that the framework logged about its own steps, {counts['agrees']:,} agree with what the other logs prove, "
-        f"{counts['differs']:,} differ, and of {counts[_WORDS[None]]:,} the logs can't tell."
+        f"Of {len(rows):,} figures that the framework logged about its own steps, {counts['agrees']:,} agree with what "
+        f"the other logs prove, {counts['differs']:,} differ, and of {counts[_WORDS[None]]:,} the logs can't tell."
     )
 
 
@@ -72,10 +72,17 @@ def diagnostics_table(data: Data) -> Table | None:
         return None
     order = {"error": 0, "warning": 1}
     chosen = sorted(items, key=lambda item: order.get(item["severity"], 2))[:LISTED]
-    effects = {"training": "may have held training data: no upper end is certain", "fates": "may have held drops or losses"}
+    effects = {
+        "training": "may have held training data: no upper end is certain",
+        "fates": "may have held drops or losses",
+    }
     listed = [
         cells(
-            Cell(WORDS.plain(item["severity"], 20), None, {"error": "fail", "warning": "possible"}.get(item["severity"], "quiet")),
+            Cell(
+                WORDS.plain(item["severity"], 20),
+                None,
+                {"error": "fail", "warning": "possible"}.get(item["severity"], "quiet"),
+            ),
             WORDS.plain(item["message"]),
             effects.get(item["opens"] or "", ""),
             Cell(place(item), None, "place mono"),
@@ -90,10 +97,14 @@ def diagnostics_table(data: Data) -> Table | None:
         tuple(listed),
         note=f"{len(chosen):,} of {len(items):,}; errors come first." if left else "",
         filterable=True,
-        choices=tuple(word for word in ("error", "warning", "note") if any(item["severity"] == word for item in chosen)),
+        choices=tuple(
+            word for word in ("error", "warning", "note") if any(item["severity"] == word for item in chosen)
+        ),
     )
 
 
 def hints(data: Data) -> tuple[tuple[str, str], ...]:
     """What the logs could not tell, and the setting that would make them tell it."""
-    return tuple((WORDS.plain(hint["missing"], 600), WORDS.plain(hint["remedy"], 600)) for hint in data.get("hints") or [])
+    return tuple(
+        (WORDS.plain(hint["missing"], 600), WORDS.plain(hint["remedy"], 600)) for hint in data.get("hints") or []
+    )

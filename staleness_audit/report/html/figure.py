@@ -7,7 +7,7 @@ them. Plotly reads a small markup in every text, so text from logs goes through 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +106,14 @@ _LAYOUT: dict[str, Any] = {
         "font": {"color": "var(--ink)"},
         "align": "left",
     },
-    "legend": {"orientation": "h", "x": 0, "y": 1.06, "yanchor": "bottom", "font": {"size": 12}, "traceorder": "normal"},
+    "legend": {
+        "orientation": "h",
+        "x": 0,
+        "y": 1.06,
+        "yanchor": "bottom",
+        "font": {"size": 12},
+        "traceorder": "normal",
+    },
     "xaxis": _AXIS,
     "yaxis": _AXIS,
     "yaxis2": _AXIS,
@@ -144,6 +151,23 @@ def version_key(versions: Iterable[int]) -> tuple[tuple[str, str], ...]:
         if names:
             key.append((version_colour(index), ", ".join(names[:3]) + (", …" if len(names) > 3 else "")))
     return tuple(key)
+
+
+@dataclass(frozen=True)
+class StepNames:
+    """Names training steps: by their number, and by their attempt too if the run has several."""
+
+    several: bool
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> StepNames:
+        """Look whether steps of several attempts are in the document."""
+        return cls(len({row["attempt"] for row in data["per_step"]}) > 1)
+
+    def __call__(self, row: Mapping[str, Any], last: Mapping[str, Any] | None = None) -> str:
+        """Return the name of a step, or of the run of steps to ``last``; rows with ``attempt`` and ``step``."""
+        end = "" if last is None or last["step"] == row["step"] else f"{WORDS.glyphs.to}{last['step']}"
+        return f"{row['step']}{end}" + (f" (attempt {row['attempt']})" if self.several else "")
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from staleness_audit.check.story import tell_all
-from staleness_audit.report.html import doubts, staleness, throughput, waste
+from staleness_audit.report.html import doubts, throughput, waste
 from staleness_audit.report.html.figure import Figure, Missing
-from staleness_audit.report.html.glossary import GLOSSARY
+from staleness_audit.report.html.histograms import histogram_figure, parts_figure
 from staleness_audit.report.html.page import assemble
 from staleness_audit.report.html.queries import fetch
+from staleness_audit.report.html.steps import steps_figure
 from staleness_audit.report.html.timeline import timeline_figure
 from staleness_audit.report.html.verdict import verdict
 from staleness_audit.report.html.violations import anchors_of, no_violations, tellings, worst_table
@@ -44,7 +45,6 @@ def render_report(result: AuditResult) -> str:
         "reported": doubts.reported_table(data),
         "diagnostics": doubts.diagnostics_table(data),
         "hints": doubts.hints(data),
-        "glossary": GLOSSARY,
     }
     return assemble(context, [item for items in sections.values() for item in items if isinstance(item, Figure)])
 
@@ -56,10 +56,10 @@ def _figures(result: AuditResult) -> dict[str, list[Figure | Missing]]:
     anchors = anchors_of(data["violations"]["worst"] or [])
     return {
         "staleness": [
-            staleness.steps_figure(data, extremes, anchors),
-            staleness.histogram_figure(data, "tokens"),
-            staleness.histogram_figure(data, "trajectories"),
-            staleness.parts_figure(data, result.rebuilt.frame("flight_classes").to_dicts()),
+            steps_figure(data, extremes, anchors),
+            histogram_figure(data, "tokens"),
+            histogram_figure(data, "trajectories"),
+            parts_figure(data, result.rebuilt.frame("flight_classes").to_dicts()),
         ],
         "timeline": [timeline_figure(data, connection)],
         "waste": [

@@ -1,4 +1,4 @@
-"""First question: was the bound kept, how is that known, and is it guaranteed?"""
+"""First question: was the bound kept, how is that known, and is it guaranteed."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def verdict(data: Data) -> Verdict:
             facts.append(("Violations", "none, and none possible"))
         else:
             facts += [("Proven violations", proven), ("Possible besides", possible)]
-    facts += [("Observed and guaranteed", f"{promise}. {reason}"), ("Gate", gate_line(data))]
-    segments, words = _coverage(data["coverage"])
+    facts += [("Observed and guaranteed", f"{promise}. {reason[:1].upper()}{reason[1:]}"), ("Gate", gate_line(data))]
+    segments, words = _coverage(
+        data["coverage"], any(item["opens"] == "training" for item in data["diagnostics"]["items"])
+    )
     return Verdict(
         tone=data["verdict"],
         mark=MARKS[data["verdict"]],
@@ -120,7 +122,7 @@ def _bound_note(bound: Mapping[str, Any]) -> str:
     return "none configured, none given"
 
 
-def _coverage(coverage: Mapping[str, float | None]) -> tuple[tuple[tuple[str, float, str], ...], str]:
+def _coverage(coverage: Mapping[str, float | None], lost: bool) -> tuple[tuple[tuple[str, float, str], ...], str]:
     """Segments of the bar (name, share, tone) and the same in words."""
     shares = (
         ("known exactly", coverage["tokens_exact"], "exact"),
@@ -133,6 +135,7 @@ def _coverage(coverage: Mapping[str, float | None]) -> tuple[tuple[tuple[str, fl
     words = (
         "Staleness of the trained tokens: " + ", ".join(f"{percent(share)} {name}" for name, share, _ in segments) + "."
     )
+    words = words.removesuffix(".") + (", of those that could be read." if lost else ".")
     identified = coverage["trajectories_identified"]
     if identified is not None and identified < 1:
         words += (
@@ -165,7 +168,8 @@ def _run(data: Data) -> list[tuple[str, str]]:
         ("Training steps", WORDS.count(run["steps"], "step") + f" completed{attempts}"),
         (
             "Trained",
-            f"{WORDS.count(data['trajectories']['trained'], 'trajectory')} of {WORDS.interval(data['trajectories']['seen'])} seen, {WORDS.count(data['tokens']['trained'], 'token')}",
+            f"{WORDS.count(data['trajectories']['trained'], 'trajectory')} of "
+            f"{WORDS.interval(data['trajectories']['seen'])} seen, {WORDS.count(data['tokens']['trained'], 'token')}",
         ),
         ("Times", times),
         ("How it ended", state + since + waiting),

@@ -1,4 +1,4 @@
-"""Fourth question: which were the worst violations, what is the story of each, and where do the logs say so?"""
+"""Fourth question: which were the worst violations, what is the story of each, and where do the logs say so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from staleness_audit.check.story import Story
-from staleness_audit.report.html.figure import WORDS, Cell, Table, cells, columns, version_colour
+from staleness_audit.report.html.figure import WORDS, Cell, StepNames, Table, cells, columns, version_colour
 from staleness_audit.report.terminal.story import (
     MARKS,
     MEANINGS,
@@ -79,7 +79,7 @@ def anchors_of(worst: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], str]
 
 def worst_table(data: Data) -> Table | None:
     """The listed violations as a table whose rows lead to their stories; None without any."""
-    worst = data["violations"]["worst"] or []
+    worst, name = data["violations"]["worst"] or [], StepNames.of(data)
     if not worst:
         return None
     rows = [
@@ -87,7 +87,7 @@ def worst_table(data: Data) -> Table | None:
             Cell("proven" if row["proven"] else "possible", None, "fail" if row["proven"] else "possible"),
             Cell(WORDS.plain(row["trajectory_id"], 120), f"#{anchor_of(row)}", "id"),
             Cell(WORDS.plain(row["group_id"], 120) if row["group_id"] else "", None, "id"),
-            _step(row),
+            name(row),
             WORDS.interval(row["staleness"]),
             WORDS.interval(row["in_flight"]),
             WORDS.interval(row["in_queue"]),
@@ -97,29 +97,40 @@ def worst_table(data: Data) -> Table | None:
         )
         for row in worst
     ]
-    proven = data["violations"]["trajectories"]
-    listed = f"The {len(worst)} most stale uses are listed, proven ones first; violating trajectories in all: {WORDS.interval(proven)}."
+    total = WORDS.interval(data["violations"]["trajectories"])
+    listed = f"The {len(worst)} most stale uses, proven ones first; violating trajectories in all: {total}."
     return Table(
         "worst",
         "The worst violations: what was trained too stale, and where the logs say so",
-        columns("certainty", "trajectory", "group", "step#", "staleness#", "in flight#", "in queue#", "tokens beyond#", "could stop it", "oldest tokens logged at"),
+        columns(
+            "certainty",
+            "trajectory",
+            "group",
+            "step#",
+            "staleness#",
+            "in flight#",
+            "in queue#",
+            "tokens beyond#",
+            "could stop it",
+            "oldest tokens logged at",
+        ),
         tuple(rows),
         note=listed + " List more with --worst N.",
         filterable=True,
-        choices=tuple(kind for kind in ("proven", "possible") if any(row["proven"] == (kind == "proven") for row in worst)),
-    )  # fmt: skip
-
-
-def _step(row: Mapping[str, Any]) -> str:
-    return str(row["step"]) + (f" (attempt {row['attempt']})" if row["attempt"] else "")
+        choices=tuple(
+            kind for kind in ("proven", "possible") if any(row["proven"] == (kind == "proven") for row in worst)
+        ),
+    )
 
 
 def tellings(data: Data, stories: Mapping[str, Story]) -> tuple[Telling, ...]:
     """Tell each listed violation; ``stories`` by trajectory."""
-    return tuple(_telling(row, stories[row["trajectory_id"]], data["bound"]["value"]) for row in data["violations"]["worst"] or [] if row["trajectory_id"] in stories)
+    name, bound = StepNames.of(data), data["bound"]["value"]
+    told = [row for row in data["violations"]["worst"] or [] if row["trajectory_id"] in stories]
+    return tuple(_telling(row, stories[row["trajectory_id"]], bound, name(row)) for row in told)
 
 
-def _telling(row: Mapping[str, Any], story: Story, bound: int) -> Telling:
+def _telling(row: Mapping[str, Any], story: Story, bound: int, step: str) -> Telling:
     name, stale = WORDS.plain(row["trajectory_id"], 120), WORDS.interval(row["staleness"])
     verb = "is" if row["proven"] else "may be"
     controls = "; or at ".join(CONTROLS[level] for level in row["stoppable_at"])
@@ -129,7 +140,7 @@ def _telling(row: Mapping[str, Any], story: Story, bound: int) -> Telling:
         anchor=anchor_of(row),
         proven=row["proven"],
         name=name,
-        headline=f"{verb} {stale} versions old in step {_step(row)}",
+        headline=f"{verb} {stale} versions old in step {step}",
         actors=_actors(story),
         life=_life(story),
         ages=f"Age: staleness of these tokens in step {used.step}." if (used := worst_use(story.uses)) else "",
@@ -137,13 +148,19 @@ def _telling(row: Mapping[str, Any], story: Story, bound: int) -> Telling:
             *(subtraction(use, bound, WORDS).plain for use in uses),
             f"It could have been stopped at {controls}." if controls else "",
         ),
-        proof=tuple((WORDS.plain(item.get("what", "evidence"), 80), place(item) + _known(item)) for item in row["evidence"]),
+        proof=tuple(
+            (WORDS.plain(item.get("what", "evidence"), 80), place(item) + _known(item)) for item in row["evidence"]
+        ),
         log=_log(story, anchor_of(row)),
         legend=" ".join(
-            [f"Times in seconds from {moment(begin.isoformat())}."] * (begin is not None)
-            + [f"{mark} {known}: {MEANINGS[known]}." for known, mark in MARKS.items() if any(entry.evidence == known for entry in story.entries)]
+            ([f"Times in seconds from {moment(begin.isoformat())}."] if begin else [])
+            + [
+                f"{mark} {known}: {MEANINGS[known]}."
+                for known, mark in MARKS.items()
+                if any(entry.evidence == known for entry in story.entries)
+            ]
         ),
-    )  # fmt: skip
+    )
 
 
 def _known(item: Mapping[str, Any]) -> str:
@@ -155,7 +172,8 @@ def _actors(story: Story) -> str:
     group = f"of group {WORDS.plain(story.group_id, 120)}, " if story.group_id else ""
     fates = [fate_name(fate, WORDS) for fate in story.fates]
     fate = ("fate: " if len(fates) < 2 else "fate is one of: ") + (", ".join(fates) or "not known")
-    return f"Let T be this trajectory: {group}admitted by attempt {story.attempt}, {WORDS.count(story.tokens.json(), 'sampled token')}, {fate}."
+    tokens = WORDS.count(story.tokens.json(), "sampled token")
+    return f"Let T be this trajectory: {group}admitted by attempt {story.attempt}, {tokens}, {fate}."
 
 
 def _life(story: Story) -> tuple[LifeRow, ...]:
@@ -179,7 +197,9 @@ def _life(story: Story) -> tuple[LifeRow, ...]:
                 WORDS.count(row.tokens.json(), "token"),
                 age,
                 beyond,
-                version_colour(int(row.version.lo)) if exact and row.version and row.version.lo is not None else version_colour(None),
+                version_colour(int(row.version.lo))
+                if exact and row.version and row.version.lo is not None
+                else version_colour(None),
                 100 * low / scale,
                 100 * (high - low) / scale,
             )
@@ -218,9 +238,11 @@ def no_violations(data: Data) -> str:
     total = data["violations"]["trajectories"]
     if total["hi"] == 0:
         return "There are none: every trained token was within the bound."
-    return "None can be named: " + (
-        ("an unknown number of trajectories" if total["hi"] is None else f"up to {WORDS.count({'lo': total['hi'], 'hi': total['hi']}, 'trajectory')}")
-        + " may violate the bound, but the logs identify none of them."
-        if not total["lo"]
-        else f"{WORDS.count(total, 'violating trajectory')} follow from sums that the logs state, not from a trajectory they name."
+    if total["lo"]:
+        return f"None can be named: {WORDS.count(total, 'violating trajectory')} follow from sums that the logs state."
+    some = (
+        "an unknown number of trajectories"
+        if total["hi"] is None
+        else f"up to {WORDS.count({'lo': total['hi'], 'hi': total['hi']}, 'trajectory')}"
     )
+    return f"None can be named: {some} may violate the bound, but the logs identify none of them."
