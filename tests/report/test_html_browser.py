@@ -127,7 +127,7 @@ def visit(browser):
 
 
 def serious(page, **options) -> list[str]:
-    """What axe finds of impact *serious* or *critical* outside the drawings, which are images with an alternative text."""
+    """What axe finds of impact *serious* or *critical* outside the drawings (images with an alternative text)."""
     everything = {"resultTypes": ["violations"], **options}
     found = Axe().run(page, {"exclude": [[".main-svg"]]}, everything).response["violations"]
     return [

@@ -60,8 +60,8 @@ def reported_words(data: Data) -> str:
         return "The framework reported no figure about itself that can be compared."
     counts = {name: sum(row["agrees"] is value for row in rows) for value, name in _WORDS.items()}
     return (
-        f"Of {len(rows):,} figures that the framework logged about its own steps, {counts['agrees']:,} agree with what "
-        f"the other logs prove, {counts['differs']:,} differ, and of {counts[_WORDS[None]]:,} the logs can't tell."
+        f"The framework logged {len(rows):,} figures about its own steps. Agreeing with what the other logs prove: "
+        f"{counts['agrees']:,}; differing: {counts['differs']:,}; the logs can't tell: {counts[_WORDS[None]]:,}."
     )
 
 

@@ -18,7 +18,7 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
     """How many of ``unit`` (``tokens`` or ``trajectories``) had which staleness, the bound between the bars."""
     total = data["tokens" if unit == "tokens" else "trajectories"]["trained"]
     bound = data["bound"]["value"]
-    found = bins(
+    found = _gapless(
         data["staleness"]["token_histogram" if unit == "tokens" else "trajectory_histogram"], unit, bound, total
     )
     title = "Trained tokens by staleness" if unit == "tokens" else "Trained trajectories by their oldest token"
@@ -55,6 +55,21 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
         table=Table(f"staleness-{unit}-numbers", title, columns("staleness#", f"{unit}#", "share#"), tuple(rows)),
         height=280,
     )
+
+
+def _gapless(rows: Sequence[Mapping[str, Any]], unit: str, bound: int | None, total: Mapping[str, Any]) -> list[Bin]:
+    """Bins of a histogram, with empty ones where nothing lies, so that bars stand where they belong."""
+    found: list[Bin] = []
+    for each in bins(rows, unit, bound, total):
+        reached = -1 if not found or found[-1].last is None else found[-1].last
+        first, last = reached + 1, each.first - 1
+        if bound is not None and first <= bound < last:  # no bar lies on both sides of the bound
+            found.append(Bin(first, bound, 0, 0))
+            first = bound + 1
+        if first <= last:
+            found.append(Bin(first, last, 0, 0))
+        found.append(each)
+    return found
 
 
 def _bars_caption(found: Sequence[Bin]) -> str:
@@ -170,7 +185,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
             )
             for row in flights
         ]
-        counted[part] = bins(histogram(classes, "tokens", lost), "tokens", None, total)
+        counted[part] = _gapless(histogram(classes, "tokens", lost), "tokens", None, total)
     if not any(each.low for group in counted.values() for each in group):
         return Missing(
             title,

@@ -111,7 +111,7 @@ def worst_table(data: Data) -> Table | None:
             "in flight#",
             "in queue#",
             "tokens beyond#",
-            "could stop it",
+            "stop at",
             "oldest tokens logged at",
         ),
         tuple(rows),

@@ -280,8 +280,9 @@ def drops_figure(data: Data, drops: Rows) -> Figure | Missing:
             for fate, (count, _) in totals.items()
         )
         + ".",
-        caption=f"{unit.capitalize()} of trajectories whose fate is certain, at the step that was being collected when "
-        "they were thrown away." + (f" {unplaced:,} more can't be placed." if unplaced else ""),
+        caption=("Tokens of trajectories" if known_tokens else "Trajectories")
+        + " whose fate is certain, at the step that was being collected when they were thrown away."
+        + (f" {unplaced:,} more can't be placed." if unplaced else ""),
         traces=traces,
         layout={
             "barmode": "stack",
