@@ -44,7 +44,7 @@ def json_text(value: object, indent: int | None = None) -> str:
 def write_text(path: Path, text: str) -> None:
     """Write a file that the user named; ``AuditError`` if that is not possible."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another --output.") from error
 
