@@ -29,7 +29,7 @@ class Figure:
 
 FIGURES: tuple[Figure, ...] = (
     Figure("verdict", "verdict", "word"),
-    Figure("bound.value", "bound judged", "versions"),
+    Figure("bound.value", "bound judged", "count"),
     Figure("guarantee.strict", "bound is guaranteed", "word"),
     Figure("run.steps", "training steps", "count"),
     Figure("run.attempts", "launches of the training process", "count"),
@@ -114,7 +114,7 @@ def value_at(data: Data, path: str) -> Interval | str | bool | None:
     """Return what a document knows of a figure: an interval of a number, or a word; None if nothing is known.
 
     Numbers come as intervals, exact ones too. What has no value (no bound, no times) is None, and so is what was
-    measured over the steps that could be read where others may have gone unread.
+    measured over the steps that could be read where others may have gone unread, and the word ``unknown``.
     """
     if path.startswith(_MEASURED) and any(item["opens"] == "training" for item in data["diagnostics"]["items"]):
         return None
@@ -126,7 +126,9 @@ def value_at(data: Data, path: str) -> Interval | str | bool | None:
         return total(_interval(part) for part in found.values())
     if isinstance(found, Mapping):
         return _interval(found)
-    if isinstance(found, bool) or found is None or isinstance(found, str):
+    if isinstance(found, str):
+        return None if found == "unknown" else found
+    if isinstance(found, bool) or found is None:
         return found
     return Interval.exact(found)
 

@@ -48,7 +48,7 @@ class Threshold:
     def holds(self, data: Data) -> Truth:
         """Whether the condition is true of a document: ``yes`` or ``no`` only if the logs prove it."""
         value = value_at(data, self.figure)
-        if value is None or (value == "unknown" and self.limit != "unknown"):
+        if value is None:
             return "unknown"
         if not isinstance(value, Interval):
             return _truth((value == self.limit) == (self.operator == "=="))

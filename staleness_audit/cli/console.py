@@ -41,6 +41,12 @@ def json_text(value: object, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=not unicode, default=str)
 
 
+def print_text(text: str) -> None:
+    """Print text that is not for a terminal, in characters that standard output can take."""
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file that the user named; ``AuditError`` if that is not possible."""
     try:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from staleness_audit.cli.console import json_text, stdout, write_text
+from staleness_audit.cli.console import json_text, print_text, stdout, write_text
 from staleness_audit.cli.options import AuditFormat
 from staleness_audit.errors import AuditError
 
@@ -78,7 +77,7 @@ class Audits:
         if output.file is not None:
             write_text(output.file, text)
         else:
-            sys.stdout.write(_encodable(text))
+            print_text(text)
 
     def _terminal(self, file: Path | None, verbose: bool) -> None:
         from staleness_audit.report.terminal import render_audit, render_summary
@@ -118,9 +117,3 @@ class Audits:
 
                 return markdown(documents, self.unreadable, base)
         raise AssertionError(output.format)
-
-
-def _encodable(text: str) -> str:
-    """Text in characters that standard output can take."""
-    encoding = sys.stdout.encoding or "ascii"
-    return text.encode(encoding, "replace").decode(encoding)
