@@ -12,7 +12,7 @@ from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
 
-COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "frameworks")
+COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "export", "frameworks")
 
 
 # ------------------------------------------------------------------------------------------------- the gate

@@ -14,6 +14,7 @@ from staleness_audit.cli.audit import audit
 from staleness_audit.cli.compare import compare
 from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
+from staleness_audit.cli.export import export
 from staleness_audit.cli.frameworks import frameworks
 from staleness_audit.cli.root import app
 from staleness_audit.cli.tables import ingest, sql
@@ -29,6 +30,7 @@ app.command(
 )(explain)
 app.command(epilog="Example: staleness-audit compare runs/before runs/after --bound 3")(compare)
 app.command(epilog='Example: staleness-audit sql runs/my-run "SELECT step, count(*) FROM uses GROUP BY step"')(sql)
+app.command(epilog="Example: staleness-audit export runs/my-run --format perfetto --output trace.json.gz")(export)
 app.command(epilog="Example: staleness-audit frameworks slime")(frameworks)
 
 
