@@ -11,13 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from staleness_audit.report.terminal.conditions import condition_words
-from staleness_audit.report.terminal.words import Words
+from staleness_audit.report.terminal.conditions import condition_lines, condition_words
+from staleness_audit.report.terminal.verdict import bound_line, why
+from staleness_audit.report.terminal.verdict import violation_lines as count_lines
+from staleness_audit.report.terminal.words import Words, place
 from staleness_audit.report.terminal.worst import CONTROLS
 
 Data = Mapping[str, Any]
 Level = Literal["error", "warning", "note"]
 WORDS = Words()
+MOST_STORIES = 10
+"""Violations that the story of a run tells."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,32 @@ def violation_story(row: Mapping[str, Any], bound: int | None, words: Words = WO
     )
     stops = "; or at ".join(CONTROLS[level] for level in row["stoppable_at"])
     return story + (f" Could have been stopped at {stops}." if stops else "")
+
+
+def violation_lines(row: Mapping[str, Any], bound: int | None, words: Words = WORDS) -> Iterator[str]:
+    """One violation, and below it where the logs say so."""
+    yield violation_story(row, bound, words)
+    for item in row["evidence"]:
+        where = place(item, words.glyphs)
+        if where:
+            yield f"    {item.get('what', 'evidence')}: {where} ({item.get('known', 'recorded')})"
+
+
+def run_story(data: Data, words: Words = WORDS) -> Iterator[str]:
+    """What became of the bound in a few lines: verdict, bound, counts, conditions, worst violations, what to record."""
+    yield why(data, words)
+    yield f"bound: {bound_line(data, words)}"
+    if data["bound"]["value"] is not None:
+        proven, possible = count_lines(data, words)
+        yield f"proven: {proven}"
+        yield f"possible: {possible}"
+    for name, text in condition_lines(data, words):
+        yield f"{name}: {text}"
+    for row in (data["violations"]["worst"] or ())[:MOST_STORIES]:
+        yield from violation_lines(row, data["bound"]["value"], words)
+    if data["verdict"] in ("inconclusive", "no-bound"):
+        for hint in data.get("hints") or ():
+            yield f"not told: {words.plain(hint['missing'], 300)} -> {words.plain(hint['remedy'], 300)}"
 
 
 def _violations(data: Data) -> Iterator[Finding]:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from staleness_audit.report.findings import WORDS, Data, run_name, violation_story
+from staleness_audit.report.findings import WORDS, Data, run_name, run_story, violation_lines
 from staleness_audit.report.terminal.conditions import condition_words
-from staleness_audit.report.terminal.verdict import bound_line, violation_lines, why
-from staleness_audit.report.terminal.words import place
+from staleness_audit.report.terminal.verdict import bound_line, why
 
 Outcome = Literal["passed", "failure", "skipped", "error"]
 STORIES_PER_STEP = 10
@@ -105,7 +104,7 @@ def _conditions(data: Data, unknown: Outcome) -> Iterator[Claim]:
     for condition in conditions:
         outcome: Outcome = {"no": "passed", "yes": "failure", "unknown": unknown}[condition["fails"]]  # type: ignore[assignment]
         if condition["kind"] == "violations":
-            yield Claim(_bound_claim(data), outcome, why(data, WORDS), "\n".join(_bound_story(data, condition)))
+            yield Claim(_bound_claim(data), outcome, why(data, WORDS), "\n".join(run_story(data)))
         else:
             name = WORDS.plain(condition["condition"], 200)
             yield Claim(f"not {name}", outcome, f"{name}: {condition_words(condition, WORDS)}")
@@ -116,19 +115,6 @@ def _bound_claim(data: Data) -> str:
     allowed = f"at most {gate['max_violations']}" if gate["max_violations"] else "no"
     since = " more than the baseline" if gate["baseline"] and gate["baseline"]["found"] else ""
     return f"{allowed} {gate['count']} beyond the bound{'' if bound is None else f' {bound}'}{since}"
-
-
-def _bound_story(data: Data, condition: Mapping[str, Any]) -> Iterator[str]:
-    yield why(data, WORDS)
-    yield f"bound: {bound_line(data, WORDS)}"
-    if data["bound"]["value"] is not None:
-        proven, possible = violation_lines(data, WORDS)
-        yield f"proven: {proven}"
-        yield f"possible: {possible}"
-    if condition["since_baseline"] is not None:
-        yield condition_words(condition, WORDS)
-    for row in (data["violations"]["worst"] or ())[:STORIES_PER_STEP]:
-        yield from _story(row, data)
 
 
 def _steps(data: Data, unknown: Outcome) -> Iterator[Claim]:
@@ -146,7 +132,7 @@ def _steps(data: Data, unknown: Outcome) -> Iterator[Claim]:
         name = f"step {row['step']}" + (f" of attempt {row['attempt']}" if several else "")
         violations, seconds = row["violations"], row["duration_s"]
         told = by_step.get((row["attempt"], row["step"]), [])[:STORIES_PER_STEP]
-        story = "\n".join(line for each in told for line in _story(each, data))
+        story = "\n".join(line for each in told for line in violation_lines(each, bound))
         claim = f"{name} keeps the bound {bound}"
         if not row.get("certain", True):
             yield Claim(claim, unknown, f"{name} is not known to have completed.", story, seconds)
@@ -161,14 +147,6 @@ def _steps(data: Data, unknown: Outcome) -> Iterator[Claim]:
             yield Claim(claim, unknown, message, story, seconds)
         else:
             yield Claim(claim, "passed", seconds=seconds)
-
-
-def _story(row: Mapping[str, Any], data: Data) -> Iterator[str]:
-    yield violation_story(row, data["bound"]["value"])
-    for item in row["evidence"]:
-        where = place(item)
-        if where:
-            yield f"    {item.get('what', 'evidence')}: {where} ({item.get('known', 'recorded')})"
 
 
 def _xml(text: object) -> str:
