@@ -1,4 +1,4 @@
-"""The assertion for tests of frameworks: passes, fails with the line that breaks the bound, and knows what it can't tell."""
+"""The assertion for tests of frameworks: passes, fails with the line that breaks the bound, or says it cannot tell."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def script(path: Path, text: str) -> None:
 
 @dataclass
 class Workflow:
-    """A job that uses the action: runs its steps as the runner does, with `${{ }}` filled in from `inputs` and `github`."""
+    """A job that uses the action: runs its steps as the runner does, with `${{ }}` filled in."""
 
     folder: Path
     inputs: dict[str, str]
