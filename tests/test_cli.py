@@ -8,25 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
 
-COMMANDS = ("audit", "ingest", "explain", "sql", "frameworks")
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def sentence(result) -> str:
-    """The one line that an error is, after checking that there is nothing else."""
-    assert result.exit_code == 2, (result.output, result.exception)
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    assert "Traceback" not in result.output
-    return lines[0]
+COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "export", "frameworks")
 
 
 # ------------------------------------------------------------------------------------------------- the gate
