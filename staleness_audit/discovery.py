@@ -119,6 +119,15 @@ class RunFiles:
             return found
         return found
 
+    def unreadable(self, source: str) -> bool:
+        """Whether not even the first byte can be had: damage from the beginning on. An empty file is readable."""
+        try:
+            with self.open(source) as stream:
+                stream.read(1)
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+            return True
+        return False
+
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
         file = self.file(source)
