@@ -120,10 +120,10 @@ class RunFiles:
         return found
 
     def unreadable(self, source: str) -> bool:
-        """Whether not even the first byte can be had: damage from the beginning on. An empty file is readable."""
+        """Whether its very beginning is damaged, so that ``head`` finds nothing. An empty file is readable."""
         try:
             with self.open(source) as stream:
-                stream.read(1)
+                stream.read(_HEAD_STEP)
         except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
             return True
         return False
