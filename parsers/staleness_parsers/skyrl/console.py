@@ -322,5 +322,14 @@ def looks_like_console(head: bytes) -> bool:
     return any(True for _ in _headers(strip_ansi(head.decode("utf-8", "replace"))))
 
 
+def dialect_of(head: bytes) -> str | None:
+    """Tell by the modules that speak in a log which release wrote it (pitfall 15)."""
+    found = next(_headers(strip_ansi(head.decode("utf-8", "replace"))), None)
+    if found is None:
+        return None
+    old = found["module"].startswith("skyrl_train.")
+    return "skyrl_train (up to February 2026)" if old else "skyrl.train (since February 2026)"
+
+
 def _headers(text: str) -> Iterator[re.Match[str]]:
     return (found for found in HEADER.finditer(text) if found["module"].startswith("skyrl"))
