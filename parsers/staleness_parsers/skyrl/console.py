@@ -151,7 +151,7 @@ class _Reader:
             return
         for part in raw.split("\r"):
             plain = strip_ansi(part)
-            prefix = _PREFIX.match(plain)
+            prefix = _PREFIX.match(plain) if plain.startswith("(") else None
             actor = f"{prefix['actor']} {prefix['pid']}" if prefix else None
             text = plain[prefix.end() :] if prefix else plain
             found = HEADER.search(text) if " | " in text else None
