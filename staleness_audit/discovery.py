@@ -120,6 +120,15 @@ class RunFiles:
             return bytes(found)
         return bytes(found)
 
+    def unreadable(self, source: str) -> bool:
+        """Whether its very beginning is damaged, so that ``head`` finds nothing. An empty file is readable."""
+        try:
+            with self.open(source) as stream:
+                stream.read(_HEAD_STEP)
+        except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+            return True
+        return False
+
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
         file = self.file(source)

@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
+import zstandard
 from helpers.cases import SAMPLES, cases, faults, run_audit
+
+from staleness_audit.api import audit
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_the_audit_says_what_is_true(case: Path, tmp_path: Path) -> None:
     expected = json.loads((case / "expected.json").read_text())
     assert list(faults(expected, run_audit(case, tmp_path))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_packing_nesting_order_and_times_of_files_say_nothing(case: Path, tmp_path: Path) -> None:
+    """Text logs compressed (in turns by gzip and Zstandard), two folders deeper, written in reverse, with odd times."""
+    moved = tmp_path / "moved/deeper/still"
+    for number, path in enumerate(sorted((path for path in (case / "run").rglob("*") if path.is_file()), reverse=True)):
+        target = moved / path.relative_to(case / "run")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        data = path.read_bytes()
+        if path.suffix in {".log", ".jsonl", ".txt"}:
+            pack, suffix = (gzip.compress, ".gz") if number % 2 else (zstandard.compress, ".zst")
+            data, target = pack(data), target.with_name(target.name + suffix)
+        target.write_bytes(data)
+        os.utime(target, (1e9 + number * 977 % 5000, 1e9 - number * 31))
+    plain = audit(case / "run", bound=1, tables=tmp_path / "plain").data
+    packed = audit(tmp_path / "moved", bound=1, tables=tmp_path / "packed").data
+    for data in (plain, packed):
+        for use in data["violations"]["worst"] or []:
+            del use["evidence"]
+    same = ("verdict", "bound", "guarantee", "staleness", "violations", "trajectories", "tokens", "waste", "throughput")
+    assert {key: packed[key] for key in same} == {key: plain[key] for key in same}
 
 
 def test_the_samples_cover_every_verdict_of_every_kind() -> None:

@@ -15,7 +15,9 @@ import polars as pl
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
+"""A terminal escape sequence; the regular expression means the same to Python and to Polars."""
+_ANSI = re.compile(ANSI)
 _RAY = re.compile(r"^\((?P<actor>[^()]*?)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=(?P<ip>[^)]+))?\)\s?")
 _TIME = re.compile(r"^\[?(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{3,6})?)\]?\s*")
 _REPEATED = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")

@@ -87,9 +87,15 @@ def telling_lines(run: RunFiles, piece: Piece, pattern: str) -> Iterator[tuple[i
     The search runs over a whole block at once, outside the interpreter; ``pattern`` is a regular expression of Rust's
     ``regex`` (no look-around, no back-references), best an alternation of words.
     """
+    for lines in line_frames(run, piece):
+        yield from lines.filter(pl.col("text").str.contains(pattern)).iter_rows()
+
+
+def line_frames(run: RunFiles, piece: Piece) -> Iterator[pl.DataFrame]:
+    """Yield the lines of ``numbered_lines`` as frames of a block each: ``line``, ``text``, ``cut``."""
     for block in blocks(run, piece):
-        lines = pl.Series([block.data.decode("utf-8", errors="replace")]).str.split("\n").explode()
-        last = len(lines) - 1
-        told = lines.str.contains(pattern).arg_true()
-        for index, text in zip(told.to_list(), lines.gather(told).to_list(), strict=True):
-            yield block.first_line + index, text.rstrip("\r"), block.cut and index == last
+        texts = pl.Series("text", [block.data.decode("utf-8", errors="replace")]).str.split("\n").explode()
+        lines = texts.str.strip_chars_end("\r").to_frame().with_row_index("line", block.first_line)
+        last = block.first_line + len(texts) - 1
+        frame = lines.select(pl.col("line").cast(pl.Int64), "text", cut=block.cut & (pl.col("line") == last))
+        yield frame if block.cut else frame.head(-1)

@@ -10,6 +10,7 @@ import pytest
 import zstandard
 from helpers.wandb_log import history, run_record, wandb_file
 from skyrl_run import Console, audited, batch_pickle, codes, config, event_file, exact, metrics, torch_file
+from staleness_parsers.skyrl.console import dialect_of
 
 
 def histogram(data: dict[str, Any]) -> dict[int, tuple[int, int | None]]:
@@ -508,3 +509,12 @@ class TestTrackers:
         )
         assert data["staleness"]["max"] == {"lo": 0, "hi": 1}
         assert data["guarantee"]["limit"] == 1
+
+
+def test_the_module_path_tells_the_release() -> None:
+    """Pitfall 15; today's batches name ``skyrl.backends.skyrl_train``, which is no old module."""
+    line = "2026-11-29 15:36:54.123 | INFO     | {}:run:12 - Started: 'step'\n"
+    old, new = line.format("skyrl_train.fully_async_trainer"), line.format("skyrl.train.fully_async_trainer")
+    assert dialect_of(old.encode()) == "skyrl_train (up to February 2026)"
+    assert dialect_of(f"skyrl.backends.skyrl_train.batch\n{new}".encode()) == "skyrl.train (since February 2026)"
+    assert dialect_of(b"nothing of it") is None

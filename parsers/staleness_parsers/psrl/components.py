@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFile, RunFiles
 from staleness_audit.parser import Sink
@@ -51,31 +52,33 @@ _ENTRY_LINE: Final = re.compile(
 )
 _BUFFER: Final = re.compile(_SLOT)
 _HEADER_TAG: Final = r"version_tag=(-?\d+): count=(\d+) \([\d.]+%\), staleness=(-?\d+)"
-_PLAIN: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
-    (component, kind, re.compile(pattern))
-    for component, kind, pattern in (
-        (MANAGER, "header", r"TRAINING Buffer (\d+) version tag distribution"),
-        (MANAGER, "tag", _HEADER_TAG),
-        (MANAGER, "validation", r"VALIDATION Buffer (\d+) "),
-        (MANAGER, "wait", r"Buffer (\d+) is not ready, waiting"),
-        (MANAGER, "ready", r"(?:BUFFER_READY - Train )?Buffer (\d+) is ready"),
-        (MANAGER, "gate", r"Waiting for ps model version: (\d+)"),
-        (MANAGER, "failed", r"notify_group_failed \(train\): .*parent_id=(\d+)"),
-        (MANAGER, "filtered", r"Post-processing function returned empty data for prompt (\d+)"),
-        (MANAGER, "moved", r"Moved (\d+) occupied entries \(the total gap"),
-        (MANAGER, "chunk", r"Emitted train chunk buffer=(\d+) idx=(\d+) size=(\d+)"),
-        (TRACKER, "push", r"\[Single Event\] PUSH - Model with version tag (\d+)"),
-        (TRACKER, "stale", r"Request (\d+) is stale \(version (-?\d+) < (-?\d+)\)"),
-        (TRACKER, "begin", r"(?:PSManager initialized|Initialized RequestStatusTracker)"),
-        ("Status", "anchor", r"Starting stats recorder loop"),
-        ("TrainWorker_R0", "pushed", r"\[End Event\] PUSH - Push model"),
+_PLAIN: Final[tuple[tuple[str, str, str, re.Pattern[str]], ...]] = tuple(
+    (component, kind, word, re.compile(pattern))
+    for component, kind, word, pattern in (
+        (MANAGER, "header", "version tag distribution", r"TRAINING Buffer (\d+) version tag distribution"),
+        (MANAGER, "tag", "version_tag=", _HEADER_TAG),
+        (MANAGER, "validation", "VALIDATION Buffer", r"VALIDATION Buffer (\d+) "),
+        (MANAGER, "wait", "is not ready", r"Buffer (\d+) is not ready, waiting"),
+        (MANAGER, "ready", "is ready", r"(?:BUFFER_READY - Train )?Buffer (\d+) is ready"),
+        (MANAGER, "gate", "ps model version", r"Waiting for ps model version: (\d+)"),
+        (MANAGER, "failed", "notify_group_failed", r"notify_group_failed \(train\): .*parent_id=(\d+)"),
+        (MANAGER, "filtered", "empty data", r"Post-processing function returned empty data for prompt (\d+)"),
+        (MANAGER, "moved", "occupied entries", r"Moved (\d+) occupied entries \(the total gap"),
+        (MANAGER, "chunk", "train chunk", r"Emitted train chunk buffer=(\d+) idx=(\d+) size=(\d+)"),
+        (TRACKER, "push", "PUSH - Model", r"\[Single Event\] PUSH - Model with version tag (\d+)"),
+        (TRACKER, "stale", "is stale", r"Request (\d+) is stale \(version (-?\d+) < (-?\d+)\)"),
+        (TRACKER, "begin", "nitialized", r"(?:PSManager initialized|Initialized RequestStatusTracker)"),
+        ("Status", "anchor", "stats recorder", r"Starting stats recorder loop"),
+        ("TrainWorker_R0", "pushed", "PUSH - Push", r"\[End Event\] PUSH - Push model"),
         (
             "vLLM",
             "overtaken",
+            "is higher than",
             r"Actual model version after pull .*? is (\d+), which is higher than the required PS version (\d+)",
         ),
     )
 )
+"""Who says it, what it is, a word it holds, and its pattern."""
 _IDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
     (MANAGER, "surplus", re.compile(r"Aborting child requests (\[[^\]]*\]) for sample (\d+)")),
     (MANAGER, "stored", re.compile(r"Stored child IDs: (\[[^\]]*\])")),
@@ -134,7 +137,8 @@ def stage(run: RunFiles, piece: Piece, sink: Sink, *, console: bool) -> None:
     except DamagedStream as damage:
         rows.append({**blank, "line": damage.line, "component": stem, "kind": "damaged"})
         _damaged(sink, piece.source, damage.line)
-    sink.write(TABLE, pl.DataFrame(rows, schema=ROWS))
+    # Arrow takes rows with lists many times faster than Polars does.
+    sink.write(TABLE, pa.Table.from_pylist(rows, schema=pl.DataFrame(schema=ROWS).to_arrow().schema))
 
 
 def _damaged(sink: Sink, source: str, line: int) -> None:
@@ -153,8 +157,8 @@ def _split(text: str, stem: str, console: bool) -> tuple[str | None, datetime | 
 
 
 def _read(component: str, message: str) -> Iterator[dict[str, Any]]:
-    for owner, kind, pattern in _PLAIN:
-        if component.startswith(owner) and (match := pattern.search(message)):
+    for owner, kind, word, pattern in _PLAIN:
+        if word in message and component.startswith(owner) and (match := pattern.search(message)):
             yield {"kind": kind, "numbers": [int(group) for group in match.groups()]}
             return
     for owner, kind, pattern in _IDS:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime
 from typing import Final
 
 import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import strip_ansi
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.console import ANSI
+from staleness_audit.readers.lines import DamagedStream, line_frames
 
 TABLE: Final = "psrl_route"
 ROWS: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
@@ -27,23 +25,27 @@ ROWS: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "instance": pl.String,
     "completed": pl.Boolean,
 }
-_FIELD: Final = re.compile(r'(\w+)=("[^"]*"|\S+)')
-_NUMBERS: Final = ("request_id", "version_tag", "prompt_tokens", "response_tokens")
+_NUMBERS: Final = {
+    "request": "request_id",
+    "prompt": "prompt_id",
+    "tag": "version_tag",
+    "prompt_tokens": "prompt_tokens",
+    "tokens": "response_tokens",
+}
+_NEEDED: Final = ("request", "tag", "prompt_tokens", "tokens")
 
 
 def stage(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage the placements (``route``) and ends (``pop``) of segments; ``tokens`` accumulate within a call."""
-    rows: list[dict[str, object]] = []
     try:
-        for line, text, cut in numbered_lines(run, piece):
-            row = None if cut or not text.strip() else _row(strip_ansi(text))
-            if row:
-                rows.append({"source": piece.source, "line": line, **row})
-            elif row is None and text.strip() and not cut:
+        for lines in line_frames(run, piece):
+            rows = lines.filter(~pl.col("cut") & (pl.col("text").str.strip_chars() != "")).pipe(_rows)
+            for (line,) in rows.filter("damaged").select("line").iter_rows():
                 _damaged(sink, piece.source, line)
+            rows = rows.filter(~pl.col("damaged") & pl.col("event").is_in(["route", "pop"]))
+            sink.write(TABLE, rows.with_columns(source=pl.lit(piece.source)).select(*ROWS).cast(pl.Schema(ROWS)))
     except DamagedStream as damage:
         _damaged(sink, piece.source, damage.line)
-    sink.write(TABLE, pl.DataFrame(rows, schema=ROWS))
 
 
 def _damaged(sink: Sink, source: str, line: int) -> None:
@@ -51,35 +53,31 @@ def _damaged(sink: Sink, source: str, line: int) -> None:
     sink.diagnose("warning", "trace-damaged", message, source=source, line=line, opens="training")
 
 
-def _row(text: str) -> dict[str, object] | None:
-    """Return a segment's row, an empty one for other events, None for damage."""
-    fields = {name: value.strip('"') for name, value in _FIELD.findall(text)}
-    event = fields.get("event")
-    if event not in ("route", "pop"):
-        return {} if event else None
-    pop = event == "pop"
-    numbers = [_number(fields.get(name)) for name in _NUMBERS]
-    if any(value is None for value in numbers) or (pop and "status" not in fields):
-        return None
-    return {
-        "ts": _time(text),
-        "pop": pop,
-        "request": numbers[0],
-        "prompt": _number(fields.get("prompt_id")),
-        "tag": numbers[1],
-        "prompt_tokens": numbers[2],
-        "tokens": numbers[3],
-        "instance": fields.get("instance" if pop else "dst_instance"),
-        "completed": fields.get("status") == "completed" if pop else None,
-    }
+def _rows(lines: pl.DataFrame) -> pl.DataFrame:
+    """Take the lines apart; ``damaged``: without an event, or of a segment without its numbers."""
+    clean = lines.with_columns(pl.col("text").str.replace_all(ANSI, ""))
+    fields = clean.select(
+        "line",
+        ts=pl.col("text").str.slice(0, 19).str.replace("T", " ").str.to_datetime(
+            "%Y-%m-%d %H:%M:%S", time_unit="us", time_zone="UTC", strict=False
+        ),
+        event=_field("event"),
+        status=_field("status"),
+        route_instance=_field("dst_instance"),
+        pop_instance=_field("instance"),
+        **{name: _field(field).cast(pl.Int64, strict=False) for name, field in _NUMBERS.items()},
+    )  # fmt: skip
+    pop = pl.col("event") == "pop"
+    segment = pl.col("event").is_in(["route", "pop"])
+    incomplete = pl.any_horizontal(pl.col(name).is_null() for name in _NEEDED) | (pop & pl.col("status").is_null())
+    return fields.with_columns(
+        pop=pop,
+        instance=pl.when(pop).then("pop_instance").otherwise("route_instance"),
+        completed=pl.when(pop).then(pl.col("status") == "completed"),
+        damaged=pl.col("event").is_null() | (segment & incomplete),
+    )
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and re.fullmatch(r"-?\d+", text) else None
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC)
-    except ValueError:
-        return None
+def _field(name: str) -> pl.Expr:
+    """Return the value of ``name=value`` or ``name="value"``."""
+    return pl.col("text").str.extract(rf'(?:^|\s){name}=("[^"]*"|\S+)').str.strip_chars('"')

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.skyrl.card import CARD
-from staleness_parsers.skyrl.console import read_console
+from staleness_parsers.skyrl.console import dialect_of, read_console
 from staleness_parsers.skyrl.dumps import read_checkpoint, read_dump
 from staleness_parsers.skyrl.files import survey
 from staleness_parsers.skyrl.finish import ASSUMPTIONS, finish_run
@@ -48,8 +48,7 @@ class SkyRL:
         evidence += [f"{file.source}: a checkpoint's state" for file, _, part in files.checkpoints if "async" in part][
             :1
         ]
-        old = any(b"skyrl_train." in run.head(file.source, 1 << 16) for file in files.consoles[:1])
-        dialect = "skyrl_train (up to February 2026)" if old else None
+        dialect = next((dialect_of(run.head(file.source, 1 << 16)) for file in files.consoles), None)
         return Detection(tuple(evidence), dialect=dialect) if evidence else None
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:

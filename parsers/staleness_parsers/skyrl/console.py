@@ -151,7 +151,7 @@ class _Reader:
             return
         for part in raw.split("\r"):
             plain = strip_ansi(part)
-            prefix = _PREFIX.match(plain)
+            prefix = _PREFIX.match(plain) if plain.startswith("(") else None
             actor = f"{prefix['actor']} {prefix['pid']}" if prefix else None
             text = plain[prefix.end() :] if prefix else plain
             found = HEADER.search(text) if " | " in text else None
@@ -320,6 +320,15 @@ def looks_like_console(head: bytes) -> bool:
     if b"skyrl" not in head:
         return False
     return any(True for _ in _headers(strip_ansi(head.decode("utf-8", "replace"))))
+
+
+def dialect_of(head: bytes) -> str | None:
+    """Tell by the modules that speak in a log which release wrote it (pitfall 15)."""
+    found = next(_headers(strip_ansi(head.decode("utf-8", "replace"))), None)
+    if found is None:
+        return None
+    old = found["module"].startswith("skyrl_train.")
+    return "skyrl_train (up to February 2026)" if old else "skyrl.train (since February 2026)"
 
 
 def _headers(text: str) -> Iterator[re.Match[str]]:

@@ -33,8 +33,8 @@ LINES: Final[dict[str, Any]] = {
 }
 
 _TELLING: Final = (
-    r"Timer |fully-async|perf \d|step \d|eval \d|Save debug |partial samples|async rollout|No updatable"
-    r"|Rollout completed in|No progress for"
+    r"Timer (?:train_wait|train|update_weights) |fully-async|(?:perf|step|eval) \d+: \{|Save debug "
+    r"|partial samples|async rollout|No updatable|Rollout completed in|No progress for"
 )
 """What every line that matters contains somewhere."""
 _TIMERS: Final = ("train_wait", "train", "update_weights")

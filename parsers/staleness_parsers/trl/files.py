@@ -68,7 +68,7 @@ def survey(run: RunFiles) -> Files:
 
 def _marked(run: RunFiles, file: RunFile, marks: tuple[bytes, ...]) -> bool:
     # Of a damaged compressed file nothing may be left to recognise; reading it says so.
-    return _shows(run, file, marks) or (file.compressed and not run.head(file.source, HEAD_BYTES))
+    return _shows(run, file, marks) or run.unreadable(file.source)
 
 
 def _shows(run: RunFiles, file: RunFile, marks: tuple[bytes, ...]) -> bool:

@@ -61,9 +61,7 @@ def survey(run: RunFiles) -> Survey:
         if (match := _STEP_FILE.search(file.name)) and _folder(file.name) in folders:
             # Empty, or unreadable from its first byte: what it is, its neighbours tell.
             found.rollouts.append(StepFile(file, int(match[1])))
-        elif (
-            file.compressed and file.name.endswith((".jsonl", ".log", ".txt", ".out")) and not run.head(file.source, 16)
-        ):
+        elif file.name.endswith((".jsonl", ".log", ".txt", ".out")) and run.unreadable(file.source):
             found.unreadable.append(file)
     for files in (found.rollouts, found.checkpoints, found.batches, found.groups):
         files.sort(key=lambda entry: (entry.number, entry.part or 0, entry.file.source))

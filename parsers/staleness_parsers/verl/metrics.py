@@ -68,7 +68,7 @@ _JSON: Final = pa.schema(
     [("step", pa.int64()), ("data", pa.struct([(name, pa.float64()) for name in METRICS.values()]))]
 )
 _RECORD: Final = re.compile(r"\bstep:(-?\d+) - (?=[\w@.]+/[\w@./-]+:)")
-_VALUE: Final = re.compile(r"(?:^| - )([\w@./-]+):(?:np\.\w+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))\)?(?= - |\s*$)")
+_VALUE: Final = re.compile(r"(?:np\.\w+\()?(-?(?:[\d.]+(?:e[-+]?\d+)?|inf|nan))\)?\s*$")
 
 
 def stage_metrics(run: RunFiles, piece: Piece, sink: Sink) -> None:
@@ -132,14 +132,14 @@ def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
 
 def parse_record(text: str) -> dict[str, Any] | None:
     """Read a console record ``step:4 - key:1.0 - key:np.float64(2.0) ..``; None if the line holds none."""
-    found = _RECORD.search(text)
+    found = _RECORD.search(text) if "step:" in text else None
     if found is None:
         return None
-    values = {
-        _SHORT[key]: float(value)
-        for key, value in _VALUE.findall(text[found.end() :])
-        if key in _SHORT and value != "nan"
-    }
+    values = {}
+    for part in text[found.end() :].split(" - "):
+        key, _, printed = part.partition(":")
+        if key in _SHORT and (value := _VALUE.match(printed)) and value[1] != "nan":
+            values[_SHORT[key]] = float(value[1])
     return {"step": int(found[1]), **values}
 
 
