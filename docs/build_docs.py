@@ -219,12 +219,14 @@ def _modes(_: str) -> str:
             )
             for mode in card.modes
         ]
+        figures = [(f"`{figure.raw_name}`", figure.measures) for figure in card.figures]
         artifacts = [(f"`{artifact.path}`", artifact.switch, artifact.proves) for artifact in card.artifacts]
         parts.append(
             f"## `{name}`: {card.title}\n\nOne version is one of: {card.unit}.\n\n"
             + _table(("artifact", "how to switch it on", "what it proves"), artifacts)
             + "\n"
             + _table(("mode", "knob", "bound on `v_train - v_gen`", "strict", "true limit", "why"), modes)
+            + (f"\n{_table(('its own figure', 'is'), figures)}" if figures else "")
             + f"\nWhat betrays a loss: {card.betrays}\n"
         )
     return "\n".join(parts)

@@ -77,7 +77,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "waste": waste(classes, openings, tokens, limit),
         "throughput": throughput(classes, tokens, violations["tokens"] if limit is not None else None),
         "per_step": jsonify([row["shown"] for row in per_step.values()]),
-        "reported": reported_rows(rebuilt, per_step),
+        "reported": reported_rows(rebuilt, per_step, openings),
         "diagnostics": {
             "errors": sum(item["severity"] == "error" for item in diagnostics),
             "warnings": sum(item["severity"] == "warning" for item in diagnostics),

@@ -16,6 +16,7 @@ from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
 from staleness_audit.cli.export import export
 from staleness_audit.cli.frameworks import frameworks
+from staleness_audit.cli.report import report
 from staleness_audit.cli.root import app
 from staleness_audit.cli.tables import ingest, sql
 from staleness_audit.errors import BrokenPlugin
@@ -25,6 +26,7 @@ __all__ = ["app", "main"]
 # In the order of --help.
 app.command(epilog="Example: staleness-audit audit runs/my-run --bound 3")(audit)
 app.command(epilog="Example: staleness-audit ingest runs/my-run --tables my-tables")(ingest)
+app.command(epilog="Example: staleness-audit report runs/my-run --html report.html")(report)
 app.command(
     epilog="Example: staleness-audit explain runs/my-run g7/0    or    staleness-audit explain runs/my-run --worst"
 )(explain)

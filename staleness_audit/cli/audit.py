@@ -31,6 +31,7 @@ from staleness_audit.cli.options import (
     step_range,
 )
 from staleness_audit.cli.outputs import Audits, outputs
+from staleness_audit.cli.report import write_html
 from staleness_audit.errors import AuditError
 
 if TYPE_CHECKING:
@@ -82,6 +83,9 @@ def audit(
             "as in --output sarif:audit.sarif; repeatable.",
         ),
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the HTML report, one file, to this place.")
+    ] = None,
     tables: TablesOption = None,
     assume: AssumeOption = None,
     quiet: QuietOption = False,
@@ -96,6 +100,8 @@ def audit(
 
         if tables is not None and len(runs) > 1:
             raise AuditError("--tables names one folder, so it takes one RUN; leave it out to audit several.")
+        if html is not None and len(runs) > 1:
+            raise AuditError("--html names one file, so it takes one RUN; make the reports of others with `report`.")
         if strict and allow_inconclusive:
             raise AuditError("--strict and --allow-inconclusive contradict each other; choose one.")
         gate = Gate(
@@ -135,6 +141,8 @@ def audit(
                 continue
             results.append(result)
             codes.append(result.exit_code)
+            if html is not None:
+                write_html(result, html)
         try:
             audits = Audits(results, unreadable, len(runs), strict)
             # Files first: a reader of standard output may go away.

@@ -47,12 +47,12 @@ def print_text(text: str) -> None:
     sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, option: str = "--output") -> None:
     """Write a file that the user named; ``AuditError`` if that is not possible."""
     try:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another --output.") from error
+        raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another {option}.") from error
 
 
 @contextmanager

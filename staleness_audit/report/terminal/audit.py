@@ -293,6 +293,8 @@ def _reported(data: Data, page: Page, verbose: bool) -> None:
             ),
             2,
         )
+        if cases[0].get("explanation"):
+            page.print(Text(f"it is {page.plain(cases[0]['explanation'])}", "dim"), 4)
         for case in cases if verbose else cases[:2]:
             reported = page.interval({"lo": case["reported"], "hi": case["reported"]})
             where = place(case, page.glyphs)
