@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 from staleness_audit.check.compare import compare, differs
 from staleness_audit.check.intervals import Interval
 from staleness_audit.report.comparison import comparison_markdown
+from staleness_audit.report.html import render_comparison_page
 from staleness_audit.report.terminal import render_comparison
 from staleness_audit.report.terminal.comparison import letters, value_words
 from staleness_audit.report.terminal.words import Words
@@ -140,6 +142,20 @@ def test_hostile_names_stay_text(two_step_run):
     text = comparison_markdown(document, Path.cwd())
     assert not any(mark in text for mark in ("\x1b", "<b>", "@x", "](", "`"))
     assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {7, 4}
+    page = render_comparison_page(document, Path.cwd())
+    assert not any(mark in page for mark in ("\x1b", "<b>", "<script"))
+    assert "&lt;b&gt;" in page and "default-src &#39;none&#39;" in page
+
+
+def test_page(two_step_run, tmp_path):
+    run("compare", two_step_run("one", bound=1), two_step_run("other", bound=2), "--html", "page.html", "--quiet")
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>2 runs compared: staleness audit</title>" in page
+    assert "They were judged by different bounds" in page
+    assert re.search(
+        r'<td>violating tokens</td><td class="number">10</td><td class="number quiet">0 <span role="img"', page
+    )
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)  # nothing is fetched
 
 
 def test_values_in_words():
