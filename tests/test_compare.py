@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 from helpers.command import run, sentence
 from rich.console import Console
 
-from staleness_audit.check.compare import differs
+from staleness_audit.check.compare import compare, differs
 from staleness_audit.check.intervals import Interval
 from staleness_audit.report.comparison import comparison_markdown
+from staleness_audit.report.html import render_comparison_page
 from staleness_audit.report.terminal import render_comparison
 from staleness_audit.report.terminal.comparison import letters, value_words
 from staleness_audit.report.terminal.words import Words
@@ -110,19 +112,22 @@ def text_of(document, width, encoding="utf-8"):
     return text
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_terminal(two_step_run, width):
-    document, _ = compared(two_step_run("one", bound=1), two_step_run("other", bound=2), two_step_run("one", bound=1))
-    text = text_of(document, width)
-    assert any(line.split() == ["verdict", "FAIL", "PASS", "≠", "FAIL", "="] for line in text.splitlines())
-    assert any(line.split() == ["violating", "tokens", "10", "0", "∦", "10", "="] for line in text.splitlines())
-    assert "They were judged by different bounds" in text
-    assert text_of(document, width, "ascii").isascii()
+def test_terminal(two_step_run):
+    one = two_step_run("one", bound=1)
+    document, _ = compared(one, two_step_run("other", bound=2), one)
+    for width in (80, 120):
+        text = text_of(document, width)
+        lines = [line.split() for line in text.splitlines()]
+        assert ["verdict", "FAIL", "PASS", "≠", "FAIL", "="] in lines
+        assert ["violating", "tokens", "10", "0", "∦", "10", "="] in lines
+        assert "They were judged by different bounds" in text
+        assert text_of(document, width, "ascii").isascii()
 
 
 def test_many_runs_take_several_tables_with_the_first_in_each(two_step_run):
     path = two_step_run("one", bound=1)
-    document, _ = compared(*[path] * 7)
+    data = json.loads(run("audit", path, "--format", "json").stdout)
+    document = compare([data] * 7)
     lines = [line.split() for line in text_of(document, 80).splitlines()]
     assert lines.count(["verdict", "FAIL", "FAIL", "=", "FAIL", "="]) == 3  # three tables of A and two others
     heads = [line for line in lines if line[:1] == ["A"] and line[1:2] != ["one"]]
@@ -137,6 +142,20 @@ def test_hostile_names_stay_text(two_step_run):
     text = comparison_markdown(document, Path.cwd())
     assert not any(mark in text for mark in ("\x1b", "<b>", "@x", "](", "`"))
     assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {7, 4}
+    page = render_comparison_page(document, Path.cwd())
+    assert not any(mark in page for mark in ("\x1b", "<b>", "<script"))
+    assert "&lt;b&gt;" in page and "default-src &#39;none&#39;" in page
+
+
+def test_page(two_step_run, tmp_path):
+    run("compare", two_step_run("one", bound=1), two_step_run("other", bound=2), "--html", "page.html", "--quiet")
+    page = (tmp_path / "page.html").read_text()
+    assert "<title>2 runs compared: staleness audit</title>" in page
+    assert "They were judged by different bounds" in page
+    assert re.search(
+        r'<td>violating tokens</td><td class="number">10</td><td class="number quiet">0 <span role="img"', page
+    )
+    assert not re.search(r'(?:src|href)="(?!#|data:)', page)  # nothing is fetched
 
 
 def test_values_in_words():

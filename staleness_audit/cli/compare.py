@@ -41,6 +41,9 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here instead of printing it.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write it as a page, one file, to this place.")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Show the same figures of several runs, of any frameworks, and mark what is proven to differ from the first.
@@ -57,6 +60,10 @@ def compare(
         if len(documents) < 2:
             raise AuditError("Name two runs or more to compare.")
         comparison, base = compare_documents(documents), Path.cwd()
+        if html is not None:
+            from staleness_audit.report.html import render_comparison_page
+
+            write_text(html, render_comparison_page(comparison, base), option="--html")
         if format_ is ComparisonFormat.terminal:
             if output is None:
                 render_comparison(comparison, base, stdout)

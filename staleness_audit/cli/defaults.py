@@ -28,7 +28,11 @@ def configured_defaults(group: Any) -> dict[str, dict[str, Any]]:
             if key not in known:
                 raise AuditError(f"{name}: unknown key {key!r}; there are: {', '.join(known)}.")
         return {
-            command: {own[key]: value for key, value in values.items() if key in own}
+            command: {
+                own[key].name: [value] if own[key].multiple and isinstance(value, str) else value
+                for key, value in values.items()
+                if key in own
+            }
             for command, own in options.items()
         }
     return {}
@@ -51,10 +55,10 @@ def _toml_table(file: Path, path: tuple[str, ...]) -> dict[str, Any]:
     return table
 
 
-def _option_parameters(command: Any) -> dict[str, str]:
+def _option_parameters(command: Any) -> dict[str, Any]:
     """Return option names without dashes in front, and the parameter that each one sets, of a command."""
     return {
-        parameter.opts[0].removeprefix("--"): parameter.name
+        parameter.opts[0].removeprefix("--"): parameter
         for parameter in command.params
         if parameter.param_type_name == "option" and parameter.opts[0] not in ("--help", "--list")
     }

@@ -36,6 +36,10 @@ MOST_SYNCS = 50_000
 """Weight syncs beyond which those of all workers are drawn as one."""
 _FETCHED = 5_000
 
+_FIRST = 10
+"""Number of the first track of a process: one with the number of its process would be called its main thread."""
+_SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
+
 COUNTERS, TRAINER, SYNCS, WORKERS, TRAJECTORIES = 1, 2, 3, 4, 5
 _PROCESSES = {
     COUNTERS: "Counters",
@@ -205,7 +209,7 @@ def _events(connection: duckdb.DuckDBPyConnection, data: Mapping[str, Any]) -> I
 
 def _trainer(connection: duckdb.DuckDBPyConnection, data: Mapping[str, Any]) -> Iterator[Event]:
     per_step = {(row["attempt"], row["step"]): row for row in data["per_step"]}
-    running, waiting = Lanes(TRAINER, 1, "training steps"), Lanes(TRAINER, 1001, "waiting for data")
+    running, waiting = Lanes(TRAINER, _FIRST, "training steps"), Lanes(TRAINER, _FIRST + 10_000, "waiting for data")
     for row in _rows(connection, "SELECT * FROM drawn_steps"):
         found = per_step.get((row["attempt"], row["step"]), {})
         facts = {
@@ -239,7 +243,7 @@ def _staleness(step: Mapping[str, Any]) -> dict[str, float]:
 def _syncs(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
     lanes: dict[str, Lanes] = {}
     for row in _rows(connection, "SELECT * FROM drawn_syncs"):
-        name, since = _version(row["version_lo"], row["version_hi"]), row["started"]
+        name, since = _label(row["version_lo"], row["version_hi"]), row["started"]
         until = max(row["ended"] or since, since)
         track = _lane(lanes, SYNCS, row["worker"], since, until)
         yield _bar(name, "sync", SYNCS, track, since, until, {"attempt": row["attempt"]})
@@ -254,7 +258,7 @@ def _workers(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
         since, until = row["since"], row["until"]
         track = _lane(lanes, WORKERS, row["worker"], since, until)
         facts = {"trajectory": row["trajectory_id"], "tokens": row["tokens"]}
-        yield _bar(_version(row["version_lo"], row["version_hi"]), "generate", WORKERS, track, since, until, facts)
+        yield _bar(_label(row["version_lo"], row["version_hi"]), "generate", WORKERS, track, since, until, facts)
     for lane in lanes.values():
         yield from lane.heads()
 
@@ -262,13 +266,13 @@ def _workers(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
 def _lane(lanes: dict[str, Lanes], process: int, name: str, since: int, until: int) -> int:
     if name not in lanes:
         # Room for ten thousand bars at once on each.
-        lanes[name] = Lanes(process, 1 + 10_000 * len(lanes), _text(name))
+        lanes[name] = Lanes(process, _FIRST + 10_000 * len(lanes), _text(name))
     return lanes[name].place(since, until)
 
 
 def _trajectories(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
     """Yield the bars of trajectories, then those of their phases on the same tracks."""
-    lanes = Lanes(TRAJECTORIES, 1, "trajectories")
+    lanes = Lanes(TRAJECTORIES, _FIRST, "trajectories")
     tracks: dict[str, int] = {}
     for row in _rows(connection, "SELECT * FROM drawn_trajectories"):
         since, until = row["since"], max(row["until"], row["since"])
@@ -283,7 +287,7 @@ def _trajectories(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
             "staleness": None if row["staleness_lo"] is None else _ends(row["staleness_lo"], row["staleness_hi"]),
             "drawn as": "one of the worst violations" if row["why"] == "worst" else None,
         }
-        name = _version(row["oldest_lo"], row["oldest_hi"])
+        name = _label(row["oldest_lo"], row["oldest_hi"])
         yield _bar(name, "trajectory", TRAJECTORIES, track, since, until, facts)
     for row in _rows(connection, "SELECT * FROM drawn_phases"):
         since, until, track = row["since"], row["until"], tracks[row["trajectory_id"]]
@@ -295,7 +299,7 @@ def _trajectories(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
 
 
 def _phase_name(row: Mapping[str, Any]) -> str:
-    version = _version(row["version_lo"], row["version_hi"])
+    version = _label(row["version_lo"], row["version_hi"])
     return {"generate": version, "queue": "queued", "train": f"step {row['step']}"}[row["phase"]]
 
 
@@ -329,6 +333,11 @@ def _version(low: int | None, high: int | None) -> str:
     if low == high:
         return f"v{low}"
     return f"v{'?' if low is None else low}..{'?' if high is None else high}"
+
+
+def _label(low: int | None, high: int | None) -> str:
+    """Name of a bar of a version: Perfetto takes the colour from a name without its digits, but knows no small ones."""
+    return _version(low, high).translate(_SMALL)
 
 
 def _ends(low: float | None, high: float | None) -> str:

@@ -34,13 +34,13 @@ def comparison_markdown(comparison: Data, base: Path) -> str:
     parts = [
         "## Runs compared",
         table(("", "run", "framework", "verdict", "bound:", "a version counts"), runs),
-        *(f"- {escape(caveat_words(caveat, called), 600)}" for caveat in comparison["caveats"]),
+        "\n".join(f"- {escape(caveat_words(caveat, called), 600)}" for caveat in comparison["caveats"]),
     ]
     for title, rows in sections(comparison):
         lines = [[escape(figure_words(row, words)), *_cells(row, words)] for row in rows]
         parts.append(f"### {title}\n\n" + table(("", *(f"{name}:" for name in called)), lines))
     parts.append("; ".join(f"{MARKS[mark]} {meaning}" for mark, meaning in LEGEND.items()) + ".")
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _cells(row: Data, words: Words) -> Iterator[str]:

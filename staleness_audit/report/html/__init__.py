@@ -1,5 +1,6 @@
 """The report as one HTML file that opens offline: the reader's questions in their order, figures, stories, tables."""
 
+from staleness_audit.report.html.comparison import render_comparison_page
 from staleness_audit.report.html.report import render_report, write_report
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["render_comparison_page", "render_report", "write_report"]

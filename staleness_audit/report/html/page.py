@@ -45,6 +45,20 @@ def assemble(context: Mapping[str, Any], figures: list[Figure]) -> str:
     )
 
 
+def assemble_tables(template: str, context: Mapping[str, Any]) -> str:
+    """Fill a page that has no figures, and so no scripts: its policy allows none."""
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **context,
+            version=__version__,
+            policy="default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'",
+            css=Markup(_asset("report.css")),  # noqa: S704 - our own file
+        )
+    )
+
+
 def island(value: object) -> Markup:
     """JSON that can stand inside a ``<script type="application/json">``: nothing in it ends or opens an element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

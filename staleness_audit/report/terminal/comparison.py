@@ -76,8 +76,8 @@ def sections(comparison: Data) -> Iterator[tuple[str, list[Data]]]:
     found: dict[str, list[Data]] = {}
     plain = Words()
     for row in comparison["figures"]:
-        if ": " in row["title"] and not any(value and value["hi"] != 0 for value in row["values"]):
-            continue  # a reason that nothing is known to have
+        if ": " in row["title"] and not any(value and (value["lo"] or value["hi"]) for value in row["values"]):
+            continue  # a reason of which nothing is known but that it may be none
         if any(value_words(value, row["kind"], plain) for value in row["values"]):
             found.setdefault(SECTIONS[row["figure"].partition(".")[0]], []).append(row)
     yield from found.items()

@@ -8,9 +8,13 @@ from typing import Any
 from staleness_audit.report.terminal.words import Words
 
 Data = Mapping[str, Any]
-_WORSE = {"yes": "worse", "no": "no worse", "unknown": "perhaps worse"}
 _HOLDS = {"yes": "true", "no": "not true", "unknown": "the logs can't tell"}
-_FORGIVEN = {"no": ", forgiven as it is no worse than the baseline", "unknown": ", perhaps worse than the baseline"}
+_SINCE = {
+    "yes": ", and worse than in the baseline",
+    "no": ", but no worse than in the baseline",
+    "unknown": ", and perhaps worse than in the baseline",
+}
+_WORSE = {"yes": " (worse)", "no": "", "unknown": " (perhaps worse)"}
 
 
 def condition_lines(data: Data, words: Words) -> Iterator[tuple[str, str]]:
@@ -29,16 +33,16 @@ def condition_lines(data: Data, words: Words) -> Iterator[tuple[str, str]]:
 def condition_outcome(condition: Mapping[str, Any]) -> str:
     """Say whether a condition is true, and whether the run fails by it."""
     outcome = _HOLDS[condition["holds"]]
-    if condition["holds"] != "no" and condition["fails"] != condition["holds"]:
-        outcome += _FORGIVEN[condition["fails"]]
-    return outcome
+    if condition["holds"] == "no" or condition["since_baseline"] is None:
+        return outcome
+    return outcome + _SINCE[condition["fails"]]
 
 
 def condition_words(condition: Mapping[str, Any], words: Words) -> str:
     """Say what is known of the figure of a condition, and how that compares with the baseline."""
     if condition["since_baseline"] is None:
         return f"{words.plain(condition['figure'], 100)} is {_value(condition['value'], words)}"
-    return "since the baseline: " + ", ".join(_since(row, words) for row in condition["since_baseline"])
+    return ", ".join(_since(row, words) for row in condition["since_baseline"])
 
 
 def _value(value: Any, words: Words) -> str:
@@ -49,5 +53,5 @@ def _value(value: Any, words: Words) -> str:
 
 def _since(row: Mapping[str, Any], words: Words) -> str:
     before, now = _value(row["before"], words), _value(row["now"], words)
-    change = f"still {now}" if before == now else f"{before} before, {now} now"
-    return f"{words.plain(row['figure'], 100)} {_WORSE[row['worse']]} ({change})"
+    change = f"{now} as before" if before == now else f"{before} before and {now} now"
+    return f"{words.plain(row['figure'], 100)} {change}{_WORSE[row['worse']]}"
