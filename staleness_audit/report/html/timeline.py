@@ -22,7 +22,7 @@ LANES = 1000
 IN_VIEW = 45
 """Trajectories in the first view."""
 
-THICK, THIN = 0.8, 0.25
+THICK, HALF, THIN = 0.8, 0.4, 0.2
 """Heights of bars, in rows."""
 
 TITLE = "Lives of trajectories"
@@ -212,7 +212,7 @@ class _Timed(_Drawing):
         views = self.views(reach)
         bars = [
             bars.trace(width)
-            for bars, width in ((waiting, THIN), (self.generation, THICK), (queue, THIN), (training, THICK))
+            for bars, width in ((waiting, THIN), (self.generation, THICK), (queue, THIN), (training, HALF))
             if bars.base
         ]
         layout = {
@@ -246,7 +246,7 @@ class _Timed(_Drawing):
             alt=self.sampling()
             + f" {len(self.marks['proven'])} proven and {len(self.marks['possible'])} possible violations are marked.",
             caption="Each row is a trajectory. Coloured: generation, each colour a policy version; thin: waiting; "
-            "dark: the step that trains it. Where the colour changes, new weights arrived during generation. "
+            "half as high, at the end: the step that trains it. Where the colour changes, new weights arrived during generation. "
             + self.sampling()
             + more,
             traces=[*bars, *self.mark_traces(), *lane_traces],
@@ -333,7 +333,7 @@ class _Versions(_Drawing):
         views = self.views(reach)
         bars = [
             bars.trace(width)
-            for bars, width in ((self.generation, THICK), (queue, THIN), (training, THICK))
+            for bars, width in ((self.generation, THICK), (queue, THIN), (training, HALF))
             if bars.base
         ]
         return Figure(
@@ -343,7 +343,7 @@ class _Versions(_Drawing):
             + f" {len(self.marks['proven'])} proven and {len(self.marks['possible'])} possible violations are marked.",
             caption="The logs hold no times of these trajectories, so their lives are drawn over policy versions. "
             "Each row is a trajectory. Coloured: versions that generated its tokens; thin: versions that passed while "
-            "it waited; dark: the version that trained on it. " + self.sampling(),
+            "it waited; half as high: the version that trained on it. " + self.sampling(),
             traces=[*bars, *self.mark_traces()],
             layout={
                 "barmode": "overlay",
