@@ -145,11 +145,15 @@ def version_colour(version: int | None) -> str:
 def version_key(versions: Iterable[int]) -> tuple[tuple[str, str], ...]:
     """Return which colour stands for which of the versions that are shown."""
     shown = sorted(set(versions))
+    if len(shown) > 3 * VERSION_COLOURS:  # too many to name: the rule
+        shown, more = list(range(2 * VERSION_COLOURS)), ", …"
+    else:
+        more = ""
     key = []
     for index in range(VERSION_COLOURS):
         names = [f"v{version}" for version in shown if version % VERSION_COLOURS == index]
         if names:
-            key.append((version_colour(index), ", ".join(names[:3]) + (", …" if len(names) > 3 else "")))
+            key.append((version_colour(index), ", ".join(names) + more))
     return tuple(key)
 
 

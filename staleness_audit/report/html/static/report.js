@@ -67,7 +67,7 @@
       watcher.unobserve(entry.target);
       draw(entry.target);
     }
-  }, { rootMargin: "600px" });
+  }, { rootMargin: "300px" });
   places.forEach((place) => watcher.observe(place));
   const all = () => Promise.all(places.filter((place) => !drawn.has(place)).map(draw));
   const again = () => [...drawn.keys()].forEach(draw);
