@@ -119,16 +119,16 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[Entry, ..
         """
         SELECT trajectory_id, kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, reason, evidence,
                source, line, locator, CASE kind WHEN 'admitted' THEN 0 WHEN 'started' THEN 1 WHEN 'finished' THEN 4 WHEN 'enqueued' THEN 5
-               WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth
+               WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth, NULL AS upto
         FROM events
         UNION ALL
         SELECT trajectory_id, 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, evidence,
-               source, line, locator, 2, span_index
+               source, line, locator, 2, span_index, NULL
         FROM spans
         UNION ALL
         SELECT uses.trajectory_id, 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_train_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
                uses.step, CASE WHEN bool_and(step_lives.certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
-               ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step
+               ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step, CASE WHEN bool_and(uses.span_index IS NOT NULL) THEN max(uses.span_index) END
         FROM uses
         JOIN step_lives ON step_lives.attempt = coalesce(uses.attempt, 0) AND step_lives.step = uses.step
         LEFT JOIN use_lives AS own ON own.step_key = step_lives.step_key AND own.key = hash(uses.trajectory_id)
@@ -142,9 +142,20 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[Entry, ..
 
 
 def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    # A life without times goes admitted, generated, finished, queued, trained; with times they decide.
+    """A life without times goes admitted, generated, finished, queued, trained; with times they decide.
+
+    But clocks differ, and some count whole seconds: whatever they say, a step trains on tokens that have been made.
+    """
     timed = all(row["ts"] is not None for row in rows)
-    return sorted(rows, key=lambda row: ((row["ts"].timestamp() if timed else 0), row["rank"], row["nth"] or 0))
+    moments = {id(row): row["ts"].timestamp() if timed else 0.0 for row in rows}
+    uses = [row for row in rows if row["kind"] == "trained"]
+    made = max((moments[id(row)] for row in rows if row["kind"] in {"span", "finished", "enqueued"}), default=0.0)
+    last = max((row["nth"] or 0 for row in rows if row["kind"] == "span"), default=0)
+    if len(uses) == 1 and (uses[0]["upto"] is None or uses[0]["upto"] >= last):
+        for row in rows:
+            if row["kind"] == "trained" or (row["kind"] == "sampled" and row["step"] in (None, uses[0]["step"])):
+                moments[id(row)] = max(moments[id(row)], made)
+    return sorted(rows, key=lambda row: (moments[id(row)], row["rank"], row["nth"] or 0))
 
 
 def _entry(row: Mapping[str, Any]) -> Entry:

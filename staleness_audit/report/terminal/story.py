@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from rich.console import Console
 from rich.table import Table
@@ -197,6 +198,11 @@ def _events(story: Story, page: Page) -> None:
     page.table((("time", "right"), "version", "what happened", "where it says so"), rows)
     if begin is not None:
         page.print(Text(f"time in seconds from {moment(begin.isoformat())}", "dim"), 2)
+        times = [entry.ts for entry in story.entries if entry.ts is not None]
+        if any(later < earlier for earlier, later in pairwise(times)):
+            page.print(
+                Text("a time below an earlier one comes from a coarser clock; causes go before effects", "dim"), 2
+            )
     seen = {entry.evidence for entry in story.entries}
     for known, mark in MARKS.items():
         if known in seen:

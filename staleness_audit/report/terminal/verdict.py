@@ -172,15 +172,25 @@ def _listed_steps(steps: list[Mapping[str, Any]], most: int = 8) -> str:
 def gate_line(data: Data) -> str:
     """Say the exit code and what it counts."""
     gate = data["gate"]
-    if data["verdict"] == "no-bound":
+    if data["verdict"] == "no-bound" and not gate["conditions"]:
         return f"exit code {gate['exit']}: no bound to judge by"
+    meaning = {0: "accepted", 1: "refused", 3: "not known"}.get(gate["exit"], "")
+    allowed = _allowed(data)
+    if gate["exit_zero"] and any(condition["fails"] != "no" for condition in gate["conditions"]):
+        return f"exit code {gate['exit']}, as --exit-zero asks ({allowed})"
+    return f"exit code {gate['exit']}: {meaning} ({allowed})"
+
+
+def _allowed(data: Data) -> str:
+    gate = data["gate"]
+    if data["verdict"] == "no-bound":
+        return "no bound to judge by"
     unit = gate["count"]
-    allowed = (
+    if gate["baseline"] and gate["baseline"]["found"]:
+        more = f"{number(gate['max_violations'])} more violating {unit}" if gate["max_violations"] else "nothing worse"
+        return f"{more} than in the baseline allowed"
+    return (
         f"at most {number(gate['max_violations'])} violating {unit} allowed"
         if gate["max_violations"]
         else f"no violating {unit} allowed"
     )
-    if gate.get("exit_zero") and data["verdict"] != "pass":
-        return f"exit code {gate['exit']}, as --exit-zero asks ({allowed})"
-    meaning = {0: "accepted", 1: "refused", 3: "not known"}.get(gate["exit"], "")
-    return f"exit code {gate['exit']}: {meaning} ({allowed})"
