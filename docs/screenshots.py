@@ -63,7 +63,7 @@ def opened(browser: Browser, file: Path, shot: Shot) -> Iterator[Page]:
     page.goto(file.as_uri() + (f"#{shot.anchor}" if shot.anchor else ""))
     page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
     page.wait_for_function("() => [...document.querySelectorAll('.plot')].every(plot => plot.dataset.drawn)")
-    page.wait_for_timeout(300)
+    page.wait_for_timeout(1000)  # until figures have the window's width again
     yield page
     context.close()
 

@@ -35,7 +35,6 @@ class Column:
 
     title: str
     numeric: bool = False
-    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -204,8 +203,3 @@ def _short(value: float, figures: int) -> float:
     if isinstance(value, int) or float(value).is_integer():
         return int(value)
     return float(f"{value:.{figures}g}")
-
-
-def known(values: Sequence[float | None]) -> list[float]:
-    """Those that are not None."""
-    return [value for value in values if value is not None]

@@ -340,7 +340,9 @@ class _Versions(_Drawing):
             layout={
                 "barmode": "overlay",
                 "dragmode": "pan",
-                "xaxis": axis("policy version", fixedrange=False, range=views[0][1]["xaxis.range"], tickformat="d"),
+                "xaxis": axis(
+                    "policy version", fixedrange=False, range=views[0][1]["xaxis.range"], **_whole_ticks(views)
+                ),
                 "yaxis": axis(
                     "", fixedrange=False, showticklabels=False, showgrid=False, range=views[0][1]["yaxis.range"]
                 ),
@@ -382,6 +384,12 @@ class _Versions(_Drawing):
             self.mark_use(life, use, train + 0.5, row)
             places += [train, train + 1]
         return (min(places), max(places)) if places else (0.0, 1.0)
+
+
+def _whole_ticks(views: tuple[tuple[str, dict[str, Any]], ...]) -> dict[str, Any]:
+    """Ticks at whole versions only."""
+    low, high = views[0][1]["xaxis.range"]
+    return {"tickformat": "d", **({"dtick": 1} if high - low < 16 else {})}
 
 
 def _version(span: Mapping[str, Any]) -> str:
