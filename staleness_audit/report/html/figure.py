@@ -7,7 +7,7 @@ them. Plotly reads a small markup in every text, so text from logs goes through 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
