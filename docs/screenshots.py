@@ -51,7 +51,7 @@ SHOTS = (
 
 @contextmanager
 def opened(browser: Browser, file: Path, shot: Shot) -> Iterator[Page]:
-    """Yield the report as a reader with that window and theme sees it, all figures drawn."""
+    """Yield the report as a reader with that window and theme sees it."""
     context = browser.new_context(
         viewport={"width": shot.width, "height": shot.height},
         color_scheme="dark" if shot.theme == "dark" else "light",
@@ -61,9 +61,11 @@ def opened(browser: Browser, file: Path, shot: Shot) -> Iterator[Page]:
     )
     page = context.new_page()
     page.goto(file.as_uri() + (f"#{shot.anchor}" if shot.anchor else ""))
-    page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
-    page.wait_for_function("() => [...document.querySelectorAll('.plot')].every(plot => plot.dataset.drawn)")
-    page.wait_for_timeout(1000)  # until figures have the window's width again
+    inside = "plot.getBoundingClientRect().top < innerHeight && plot.getBoundingClientRect().bottom > 0"
+    page.wait_for_function(
+        f"() => [...document.querySelectorAll('.plot')].every(plot => !({inside}) || plot.dataset.drawn)"
+    )
+    page.wait_for_timeout(300)
     yield page
     context.close()
 
