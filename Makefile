@@ -2,7 +2,7 @@
 # Another interpreter: make test PYTHON=/path/to/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint reformat bench docs clean
+.PHONY: help demo test lint reformat bench docs screenshots clean
 
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -52,6 +52,9 @@ bench: $(STAMP) ## Measure; writes benchmarks/RESULTS.md
 
 docs: $(STAMP) ## Write the generated parts of README.md and docs/ anew
 	$(BIN)/python docs/build_docs.py
+
+screenshots: $(STAMP) ## Take the pictures of README.md and docs/ from the real report (needs Chromium)
+	$(BIN)/python docs/screenshots.py
 
 clean: ## Remove what the targets made
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit

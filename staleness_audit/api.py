@@ -158,6 +158,12 @@ class AuditResult:
             trajectory_id = str(worst[0]["trajectory_id"])
         return tell(self.rebuilt, trajectory_id, self.bound)
 
+    def write_html(self, file: str | Path) -> None:
+        """Write the HTML report, one file that opens offline; ``OSError`` if it cannot be written."""
+        from staleness_audit.report.html import write_report  # noqa: PLC0415 - loads the template engine
+
+        write_report(self, file)
+
     def __repr__(self) -> str:
         """One line: framework, verdict, bound, observed staleness."""
         run, largest = self.data["run"], self.data["staleness"]["max"]

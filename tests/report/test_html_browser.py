@@ -96,7 +96,8 @@ class Visit:
     def draw_all(self) -> None:
         """Draw what else is drawn only when it is scrolled to, as printing does."""
         self.page.evaluate("dispatchEvent(new Event('beforeprint')); dispatchEvent(new Event('afterprint'))")
-        self.page.wait_for_function("() => [...document.querySelectorAll('.plot')].every(plot => plot.dataset.drawn)")
+        whole = "plot.dataset.drawn && plot.querySelector('.main-svg').clientWidth === plot.clientWidth"
+        self.page.wait_for_function(f"() => [...document.querySelectorAll('.plot')].every(plot => {whole})")
 
     def unfold(self) -> None:
         """Open everything that is folded."""
@@ -210,13 +211,19 @@ def test_a_link_unfolds_the_story_that_it_names(visit, broken):
     assert page.url.endswith(f"#{anchors[2]}")
 
 
-def test_dark_follows_the_system_and_the_toggle_and_so_do_the_figures(shared):
+def test_dark_follows_the_system_the_toggle_and_paper_and_so_do_the_figures(shared):
     page = shared.page
     background = "getComputedStyle(document.body).backgroundColor"
     ink = "getComputedStyle(document.querySelector('#staleness-steps-plot .xtick text')).fill"
     page.emulate_media(color_scheme="dark")
     page.wait_for_function(f"() => {ink} === 'rgb(228, 234, 240)'")
     assert page.evaluate(background) == "rgb(16, 21, 27)"
+    # Paper is white.
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    page.wait_for_function(f"() => {ink} === 'rgb(27, 33, 41)'")
+    assert page.evaluate("document.querySelector('#staleness-steps-plot .main-svg').width.baseVal.value") == 680
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.wait_for_function(f"() => {ink} === 'rgb(228, 234, 240)'")
     page.get_by_role("button", name="Theme: automatic").click()
     page.wait_for_function(f"() => {ink} === 'rgb(27, 33, 41)'")
     assert page.evaluate(background) == "rgb(255, 255, 255)"

@@ -16,10 +16,13 @@ class Clock:
     size: float
 
     @classmethod
-    def over(cls, moments: list[int]) -> Clock:
-        """Choose seconds, minutes or hours by what is to be shown; ``moments`` must not be empty."""
+    def over(cls, moments: list[int], looked_at: list[int] | None = None) -> Clock:
+        """Choose seconds, minutes or hours by what is looked at first (default: everything).
+
+        ``moments`` must not be empty, nor ``looked_at`` if given.
+        """
         zero, last = min(moments), max(moments)
-        seconds = (last - zero) / 1e6
+        seconds = (max(looked_at or moments) - min(looked_at or moments)) / 1e6
         for unit, size in (("hours", 3600.0), ("minutes", 60.0)):
             if seconds >= 3 * size:
                 return cls(zero, last, unit, size * 1e6)

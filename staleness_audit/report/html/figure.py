@@ -7,7 +7,7 @@ them. Plotly reads a small markup in every text, so text from logs goes through 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,6 @@ class Column:
 
     title: str
     numeric: bool = False
-    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,11 +144,15 @@ def version_colour(version: int | None) -> str:
 def version_key(versions: Iterable[int]) -> tuple[tuple[str, str], ...]:
     """Return which colour stands for which of the versions that are shown."""
     shown = sorted(set(versions))
+    if len(shown) > 3 * VERSION_COLOURS:  # too many to name: the rule
+        shown, more = list(range(2 * VERSION_COLOURS)), ", …"
+    else:
+        more = ""
     key = []
     for index in range(VERSION_COLOURS):
         names = [f"v{version}" for version in shown if version % VERSION_COLOURS == index]
         if names:
-            key.append((version_colour(index), ", ".join(names[:3]) + (", …" if len(names) > 3 else "")))
+            key.append((version_colour(index), ", ".join(names) + more))
     return tuple(key)
 
 
@@ -200,8 +203,3 @@ def _short(value: float, figures: int) -> float:
     if isinstance(value, int) or float(value).is_integer():
         return int(value)
     return float(f"{value:.{figures}g}")
-
-
-def known(values: Sequence[float | None]) -> list[float]:
-    """Those that are not None."""
-    return [value for value in values if value is not None]

@@ -156,6 +156,7 @@ def _between(found: Sequence[Bin], bound: int | None) -> list[dict[str, Any]]:
                 "text": f"bound {bound}",
                 "textposition": "end",
                 "textangle": 0,
+                "xanchor": "right" if within == len(found) else "center",
                 "font": {"color": "var(--bound)", "size": 12},
             },
         }

@@ -198,7 +198,7 @@ def _step_traces(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ("proven", "proven violation", "diamond", "var(--beyond)"),
     ):
         if marked := [row for row in rows if row["mark"] == kind]:
-            traces.append(_marks(marked, title, symbol, colour, 12))
+            traces.append(_marks(marked, title, symbol, colour, 12 if len(marked) <= 150 else 5))
     return traces
 
 

@@ -22,7 +22,8 @@ LANES = 1000
 IN_VIEW = 45
 """Trajectories in the first view."""
 
-THICK, THIN = 0.8, 0.25
+MOMENTS = ("admitted", "started", "finished", "enqueued", "sampled", "ended")
+THICK, HALF, THIN = 0.8, 0.4, 0.2
 """Heights of bars, in rows."""
 
 TITLE = "Lives of trajectories"
@@ -179,29 +180,12 @@ class _Timed(_Drawing):
     """Over time: admission, generation, queue, training; the trainer and the weight syncs above."""
 
     def figure(self, data: Data, connection: duckdb.DuckDBPyConnection) -> Figure | Missing:
-        moments = [
-            life[name]
-            for life in self.lives
-            for name in ("admitted", "started", "finished", "enqueued", "sampled", "ended")
-            if life[name] is not None
-        ]
-        moments += [
-            use[name]
-            for uses in self.uses.values()
-            for use in uses
-            for name in ("started", "ended")
-            if use[name] is not None
-        ]
+        moments = self._moments(self.lives)
         near = [life for life in self.lives if life["chosen"] != "spread"] or self.lives
-        window = [
-            life[name]
-            for life in near
-            for name in ("admitted", "started", "finished", "enqueued", "sampled", "ended")
-            if life[name] is not None
-        ]
+        window = self._moments(near)
         lanes = fetch(connection, "timeline_lanes", most=LANES, **{"from": min(window), "until": max(window)})
         moments += [row[name] for row in lanes for name in ("started", "ended") if row[name] is not None]
-        clock = Clock.over(moments)
+        clock = Clock.over(moments, window)
         waiting, queue, training = (
             Bars.none("admitted, not started"),
             Bars.none("in the queue"),
@@ -212,7 +196,7 @@ class _Timed(_Drawing):
         views = self.views(reach)
         bars = [
             bars.trace(width)
-            for bars, width in ((waiting, THIN), (self.generation, THICK), (queue, THIN), (training, THICK))
+            for bars, width in ((waiting, THIN), (self.generation, THICK), (queue, THIN), (training, HALF))
             if bars.base
         ]
         layout = {
@@ -246,7 +230,7 @@ class _Timed(_Drawing):
             alt=self.sampling()
             + f" {len(self.marks['proven'])} proven and {len(self.marks['possible'])} possible violations are marked.",
             caption="Each row is a trajectory. Coloured: generation, each colour a policy version; thin: waiting; "
-            "dark: the step that trains it. Where the colour changes, new weights arrived during generation. "
+            "half as high, at the end: the step that trains it. New colour: new weights arrived during generation. "
             + self.sampling()
             + more,
             traces=[*bars, *self.mark_traces(), *lane_traces],
@@ -255,6 +239,14 @@ class _Timed(_Drawing):
             views=views,
             key=self.key(),
         )
+
+    def _moments(self, lives: Rows) -> list[int]:
+        """Return all moments of some lives and of the steps that trained them, microseconds since 1970."""
+        moments = [life[name] for life in lives for name in MOMENTS]
+        moments += [
+            use[name] for life in lives for use in self.uses.get(life["key"], []) for name in ("started", "ended")
+        ]
+        return [moment for moment in moments if moment is not None]
 
     def _life(
         self, life: Mapping[str, Any], row: int, clock: Clock, waiting: Bars, queue: Bars, training: Bars
@@ -293,7 +285,7 @@ class _Timed(_Drawing):
         if not uses and life["ended"] is not None:
             self.marks["end"].append((clock.at(life["ended"]) or 0, row, head, ""))
         known = [clock.at(taken)] if done is not None else []
-        known += [clock.at(life[name]) for name in ("admitted", "started", "finished", "enqueued", "sampled", "ended")]
+        known += [clock.at(life[name]) for name in MOMENTS]
         known += [clock.at(use[name]) for use in uses for name in ("started", "ended")]
         places = [place for place in known if place is not None]
         return min(places), max(places)
@@ -333,7 +325,7 @@ class _Versions(_Drawing):
         views = self.views(reach)
         bars = [
             bars.trace(width)
-            for bars, width in ((self.generation, THICK), (queue, THIN), (training, THICK))
+            for bars, width in ((self.generation, THICK), (queue, THIN), (training, HALF))
             if bars.base
         ]
         return Figure(
@@ -343,12 +335,14 @@ class _Versions(_Drawing):
             + f" {len(self.marks['proven'])} proven and {len(self.marks['possible'])} possible violations are marked.",
             caption="The logs hold no times of these trajectories, so their lives are drawn over policy versions. "
             "Each row is a trajectory. Coloured: versions that generated its tokens; thin: versions that passed while "
-            "it waited; dark: the version that trained on it. " + self.sampling(),
+            "it waited; half as high: the version that trained on it. " + self.sampling(),
             traces=[*bars, *self.mark_traces()],
             layout={
                 "barmode": "overlay",
                 "dragmode": "pan",
-                "xaxis": axis("policy version", fixedrange=False, range=views[0][1]["xaxis.range"], tickformat="d"),
+                "xaxis": axis(
+                    "policy version", fixedrange=False, range=views[0][1]["xaxis.range"], **_whole_ticks(views)
+                ),
                 "yaxis": axis(
                     "", fixedrange=False, showticklabels=False, showgrid=False, range=views[0][1]["yaxis.range"]
                 ),
@@ -390,6 +384,12 @@ class _Versions(_Drawing):
             self.mark_use(life, use, train + 0.5, row)
             places += [train, train + 1]
         return (min(places), max(places)) if places else (0.0, 1.0)
+
+
+def _whole_ticks(views: tuple[tuple[str, dict[str, Any]], ...]) -> dict[str, Any]:
+    """Ticks at whole versions only."""
+    low, high = views[0][1]["xaxis.range"]
+    return {"tickformat": "d", **({"dtick": 1} if high - low < 16 else {})}
 
 
 def _version(span: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ def verdict(data: Data) -> Verdict:
             facts.append(("Violations", "none, and none possible"))
         else:
             facts += [("Proven violations", proven), ("Possible besides", possible)]
-    facts += [("Observed and guaranteed", f"{promise}. {reason[:1].upper()}{reason[1:]}"), ("Gate", gate_line(data))]
+    facts += [("Observed and guaranteed", f"{promise}: {reason}"), ("Gate", gate_line(data))]
     segments, words = _coverage(
         data["coverage"], any(item["opens"] == "training" for item in data["diagnostics"]["items"])
     )

@@ -131,7 +131,7 @@ def tellings(data: Data, stories: Mapping[str, Story]) -> tuple[Telling, ...]:
 
 
 def _telling(row: Mapping[str, Any], story: Story, bound: int, step: str) -> Telling:
-    name, stale = WORDS.plain(row["trajectory_id"], 120), WORDS.interval(row["staleness"])
+    name, age = WORDS.plain(row["trajectory_id"], 120), WORDS.count(row["staleness"], "version")
     verb = "is" if row["proven"] else "may be"
     controls = "; or at ".join(CONTROLS[level] for level in row["stoppable_at"])
     uses = [use for use in story.uses if (use.attempt, use.step) == (row["attempt"], row["step"])] or list(story.uses)
@@ -140,7 +140,7 @@ def _telling(row: Mapping[str, Any], story: Story, bound: int, step: str) -> Tel
         anchor=anchor_of(row),
         proven=row["proven"],
         name=name,
-        headline=f"{verb} {stale} versions old in step {step}",
+        headline=f"{verb} {age} old in step {step}",
         actors=_actors(story),
         life=_life(story),
         ages=f"Age: staleness of these tokens in step {used.step}." if (used := worst_use(story.uses)) else "",

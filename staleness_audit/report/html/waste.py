@@ -288,12 +288,14 @@ def drops_figure(data: Data, drops: Rows) -> Figure | Missing:
             "barmode": "stack",
             "xaxis": axis("training step", type="category", nticks=12),
             "yaxis": axis(unit, rangemode="tozero"),
+            # Reasons may be many: their legend stands below, where there is room for it.
+            "legend": {"y": -0.3, "yanchor": "top"},
             "showlegend": True,
         },
         table=Table(
             "waste-steps-numbers", "Thrown away, by reason", columns("reason", "trajectories#", "tokens#"), tuple(rows)
         ),
-        height=280,
+        height=280 + 22 * len(fates),
     )
 
 

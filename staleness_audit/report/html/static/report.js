@@ -3,7 +3,7 @@
   "use strict";
   const root = document.documentElement;
   const figures = JSON.parse(document.getElementById("figures").textContent);
-  const drawn = new Map();
+  const drawn = new Set();
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   const narrow = matchMedia("(max-width: 640px)");
 
@@ -25,6 +25,7 @@
     return value;
   }
 
+  const PAPER = 680; // as wide as a figure can be on a sheet
   const CONFIG = {
     responsive: true,
     displaylogo: false,
@@ -38,10 +39,11 @@
     if (narrow.matches) layout.legend = { ...layout.legend, font: { size: 11 } };
     // A finger that scrolls the page must not get caught in a figure.
     if (narrow.matches) layout.dragmode = false;
-    if (drawn.has(place)) keepView(place, layout);
+    if (place._fullLayout) keepView(place, layout);
+    drawn.add(place);
+    if (root.dataset.printing) layout.width = PAPER;
     return Plotly.react(place, data, layout, CONFIG).then(() => {
-      if (!drawn.has(place)) {
-        drawn.set(place, true);
+      if (!place.dataset.drawn) {
         place.on("plotly_click", (event) => follow(event.points[0]));
         place.dataset.drawn = "yes";
       }
@@ -67,11 +69,9 @@
       watcher.unobserve(entry.target);
       draw(entry.target);
     }
-  }, { rootMargin: "600px" });
+  }, { rootMargin: "300px" });
   places.forEach((place) => watcher.observe(place));
-  const all = () => Promise.all(places.filter((place) => !drawn.has(place)).map(draw));
-  const again = () => [...drawn.keys()].forEach(draw);
-  addEventListener("beforeprint", all);
+  const again = () => Promise.all([...drawn].map(draw));
 
   document.querySelectorAll("[data-view]").forEach((button) => {
     button.addEventListener("click", () => {
@@ -177,11 +177,24 @@
     });
   });
 
-  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((fold) => {
-    if (!fold.open && !fold.classList.contains("numbers")) { fold.open = true; fold.dataset.printed = "yes"; }
-  }));
-  addEventListener("afterprint", () => document.querySelectorAll("[data-printed]").forEach((fold) => {
-    fold.open = false;
-    delete fold.dataset.printed;
-  }));
+  // ------------------------------------------------------------------------------------------------------ printing
+
+  // Paper is white, as wide as it is, and nothing can be unfolded on it.
+  addEventListener("beforeprint", () => {
+    root.dataset.printing = "yes";
+    document.querySelectorAll("details:not([open]):not(.numbers)").forEach((fold) => {
+      fold.open = true;
+      fold.dataset.printed = "yes";
+    });
+    places.forEach(draw);
+  });
+  addEventListener("afterprint", () => {
+    delete root.dataset.printing;
+    document.querySelectorAll("[data-printed]").forEach((fold) => {
+      fold.open = false;
+      delete fold.dataset.printed;
+    });
+    // Drawing alone would keep the width of the paper.
+    again().then(() => drawn.forEach((place) => Plotly.Plots.resize(place)));
+  });
 })();
