@@ -1,0 +1,120 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
+"""What commands have in common on a terminal: streams, errors, progress, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+import typer
+from rich.console import Console
+
+from staleness_audit.errors import AuditError
+
+if TYPE_CHECKING:
+    from staleness_audit.api import Progress
+
+
+class _Console(Console):
+    """A console whose reader may go away: Rich would exit with 1, which here means *violated*."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+stdout = _Console(highlight=False, soft_wrap=False)
+stderr = Console(stderr=True, highlight=False)
+
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_ORDER = (2, 1, 3, 0)
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON text in characters that standard output can take."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return json.dumps(value, indent=indent, ensure_ascii=not unicode, default=str)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user named; ``AuditError`` if that is not possible."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another --output.") from error
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn what stops a command into one sentence and an exit code that is no verdict."""
+    try:
+        yield
+        sys.stdout.flush()
+    except AuditError as error:
+        _fail(error)
+    except BrokenPipeError:
+        drop_output()
+        raise typer.Exit(0) from None
+    except KeyboardInterrupt:
+        # Click would exit with 1, which here means *violated*.
+        complain("interrupted, so there is no verdict.")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def drop_output() -> None:
+    """Nobody reads on: what is still buffered must not make Python exit with a code of its own when it closes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def complain(error: AuditError | str) -> None:
+    """Print an error as the one sentence that it is."""
+    stderr.print(f"[red]error[/]: {plain(str(error))}", soft_wrap=True)
+
+
+def _fail(error: AuditError) -> NoReturn:
+    complain(error)
+    raise typer.Exit(EXIT_USAGE)
+
+
+def plain(text: str) -> str:
+    """Text from paths and logs, unable to speak to the terminal or to Rich."""
+    from rich.markup import escape
+
+    return escape("".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text))
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Show a warning like any other note of the tool, without the place in its code."""
+    stderr.print(f"[yellow]warning[/]: {plain(str(message))}", soft_wrap=True)
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Progress | None]:
+    """Show a progress bar on a terminal; nothing on a pipe."""
+    if quiet or not stderr.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr, transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def step(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=plain(what)[-40:])
+
+        yield step

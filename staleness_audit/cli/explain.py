@@ -1,0 +1,54 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
+"""`explain`: one trajectory's life."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
+from staleness_audit.cli.options import (
+    AssumeOption,
+    BoundOption,
+    Format,
+    FrameworkOption,
+    QuietOption,
+    RunArgument,
+    TablesOption,
+    assumed_pairs,
+)
+from staleness_audit.errors import AuditError
+
+
+def explain(
+    run: RunArgument,
+    trajectory: Annotated[str | None, typer.Argument(metavar="TRAJECTORY", help="Its id, as audit prints it.")] = None,
+    worst: Annotated[bool, typer.Option("--worst", help="Explain the worst violation.")] = False,
+    bound: BoundOption = None,
+    framework: FrameworkOption = None,
+    tables: TablesOption = None,
+    assume: AssumeOption = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to print the story.")] = Format.terminal,
+    quiet: QuietOption = False,
+) -> None:
+    """Tell one trajectory's life over policy versions, event by event, with the log line of each."""
+    with errors():
+        from staleness_audit.api import audit as run_audit
+        from staleness_audit.report.terminal import render_story
+
+        if (trajectory is None) != worst:
+            raise AuditError("Name a trajectory, or give --worst to explain the worst violation.")
+        with progress_bar(quiet) as progress:
+            result = run_audit(
+                run, bound, framework=framework, tables=tables, worst=1, assume=assumed_pairs(assume), progress=progress
+            )
+        story = result.explain(trajectory)
+        if format_ is Format.json:
+            print(json_text(story.json(), indent=2))
+        else:
+            worst_ones = result.data["violations"]["worst"] or []
+            listed = {
+                row["step"]: row["stoppable_at"] for row in worst_ones if row["trajectory_id"] == story.trajectory_id
+            }
+            render_story(story, stdout, stoppable=listed)

@@ -1,0 +1,92 @@
+"""Options that mean the same in every command, and the values that they take."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from staleness_audit.errors import AuditError
+
+if TYPE_CHECKING:
+    from staleness_audit.api import Steps
+
+
+class Format(StrEnum):
+    """How ``audit`` prints its result."""
+
+    terminal = "terminal"
+    json = "json"
+
+
+class Count(StrEnum):
+    """What the gate counts."""
+
+    trajectories = "trajectories"
+    tokens = "tokens"
+    groups = "groups"
+
+
+RunArgument = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Directory or file a run has written, or a folder of tables.")
+]
+BoundOption = Annotated[
+    int | None,
+    typer.Option(
+        "--bound",
+        min=0,
+        metavar="N",
+        help="Largest allowed v_train - v_gen. Default: the bound in the run's configuration.",
+    ),
+]
+FrameworkOption = Annotated[
+    str | None, typer.Option("--framework", metavar="NAME", help="Read as this format instead of detecting it.")
+]
+TablesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tables",
+        metavar="DIR",
+        help="Folder for the event tables. Default: a cache in .staleness-audit/ below the current directory.",
+    ),
+]
+AssumeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume",
+        metavar="KEY=VALUE",
+        help="Tell the parser what the logs don't say; results that rest on it are marked 'assumed'.",
+    ),
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no notes.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="List every diagnostic.")]
+StepsOption = Annotated[
+    str | None, typer.Option("--steps", metavar="A:B", help="Only training steps A to B; either may be left out.")
+]
+
+
+def step_range(text: str | None) -> Steps:
+    """Return first and last step of ``A:B``; None = no limit."""
+    if text is None:
+        return (None, None)
+    first, colon, last = text.partition(":")
+    try:
+        begin, end = (int(first) if first else None), (int(last) if last else None)
+    except ValueError:
+        begin, colon = None, ""
+    if not colon or (begin is not None and end is not None and begin > end):
+        raise AuditError(f"--steps {text}: give two step numbers as A:B, for instance 10:20, 10: or :20.")
+    return (begin, end)
+
+
+def assumed_pairs(assumptions: list[str] | None) -> dict[str, str]:
+    """Return what ``--assume KEY=VALUE`` says, by key."""
+    pairs = {}
+    for text in assumptions or []:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise AuditError(f"--assume {text}: give it as KEY=VALUE.")
+        pairs[key] = value
+    return pairs

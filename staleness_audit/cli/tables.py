@@ -1,0 +1,105 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
+"""`ingest` and `sql`: the event tables and what is rebuilt from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
+from staleness_audit.cli.options import (
+    AssumeOption,
+    Format,
+    FrameworkOption,
+    QuietOption,
+    RunArgument,
+    TablesOption,
+    assumed_pairs,
+)
+from staleness_audit.errors import AuditError
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def ingest(
+    run: RunArgument,
+    tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Folder for the event tables.")],
+    framework: FrameworkOption = None,
+    assume: AssumeOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Only write the event tables (Parquet), without judging."""
+    with errors():
+        from staleness_audit.api import load
+
+        with progress_bar(quiet) as progress:
+            dataset = load(run, framework=framework, tables=tables, assume=assumed_pairs(assume), progress=progress)
+        if not quiet:
+            rows = {name: sum(_rows_in(part) for part in dataset.parts(name)) for name in dataset.manifest["tables"]}
+            stdout.print(f"{dataset.folder}: " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
+
+
+def sql(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Directory or file a run has written, or a folder of tables.")
+    ] = None,
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="DuckDB SQL over the tables and products.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List tables and products with their columns.")] = False,
+    framework: FrameworkOption = None,
+    tables: TablesOption = None,
+    assume: AssumeOption = None,
+    format_: Annotated[
+        Format, typer.Option("--format", help="How to print the rows; json: one object a line.")
+    ] = Format.terminal,
+    quiet: QuietOption = False,
+) -> None:
+    """Query the event tables and the rebuilt products with DuckDB."""
+    with errors():
+        if list_:
+            from staleness_audit.report.terminal import render_schema
+
+            render_schema(stdout)
+            return
+        if run is None or query is None:
+            raise AuditError("Give a RUN and a QUERY, or --list to see the tables.")
+        import duckdb
+
+        from staleness_audit.api import load
+        from staleness_audit.rebuild import rebuild
+        from staleness_audit.report.terminal import render_rows
+
+        with progress_bar(quiet) as progress:
+            rebuilt = rebuild(
+                load(run, framework=framework, tables=tables, assume=assumed_pairs(assume), progress=progress),
+                progress=progress,
+            )
+        with rebuilt.connect() as connection:
+            try:
+                cursor = connection.execute(query)
+                names = [column[0] for column in cursor.description or []]
+                rows = _fetch(cursor)
+                if format_ is Format.json:
+                    for row in rows:
+                        print(json_text(dict(zip(names, row, strict=True))))
+                else:
+                    render_rows(names, rows, stdout)
+            except duckdb.Error as error:
+                raise AuditError(f"The query failed: {str(error).splitlines()[0]}") from error
+
+
+def _fetch(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
+    """Rows of a query, a few at a time."""
+    while cursor.description and (rows := cursor.fetchmany(10_000)):
+        yield from rows
+
+
+def _rows_in(part: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(part).num_rows)
