@@ -15,6 +15,7 @@ from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
 from staleness_audit.cli.frameworks import frameworks
 from staleness_audit.cli.root import app
+from staleness_audit.cli.simulate import prove
 from staleness_audit.cli.tables import ingest, sql
 from staleness_audit.errors import BrokenPlugin
 
@@ -28,6 +29,7 @@ app.command(
 )(explain)
 app.command(epilog='Example: staleness-audit sql runs/my-run "SELECT step, count(*) FROM uses GROUP BY step"')(sql)
 app.command(epilog="Example: staleness-audit frameworks slime")(frameworks)
+app.command(epilog="Example: staleness-audit prove trl --bound 1")(prove)
 
 
 def main() -> None:

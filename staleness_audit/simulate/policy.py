@@ -42,6 +42,10 @@ class Policy:
         """
         return {}
 
+    def unfit(self) -> str | None:
+        """Return why these knobs make no policy, as a sentence without its end; None if they do."""
+        return None
+
     def horizon(self) -> int:
         """Return the largest age (``v`` minus a label or mark) that a rule tells from a larger one."""
         return 0
@@ -127,5 +131,5 @@ class Policy:
             v - state.serving,
             state.training,
             tuple(sorted(state.counts.items())),
-            tuple((name, tuple(min(v - mark, own) for mark in marks)) for name, marks in sorted(state.marks.items())),
+            tuple(tuple(min(v - mark, own) for mark in state.marks[name]) for name in sorted(state.marks)),
         )

@@ -1,4 +1,4 @@
-"""Exhaustive exploration of a policy: is the bound kept in every schedule, and if not, what is the shortest way to break it?
+"""Exhaustive exploration of a policy: either every schedule keeps the bound, or this is a shortest one that does not.
 
 ``explore`` visits every state that some schedule reaches, breadth first, so the first violation it meets is a shortest
 one. States that no rule can tell apart are one (``Policy.key``): groups have no names, versions are relative to the
@@ -14,7 +14,7 @@ rule looks at. Two states with one key go through the same moves. Therefore
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,8 @@ class Exploration:
 
     ``closed``: every reachable state was visited. ``depth``: moves of the longest schedule explored. ``worst``: largest
     staleness trained (at the horizon: that or more); None if nothing was trained. ``schedule``: moves up to the first
-    violation, if one was looked for and found. ``unlimited``: the pumping argument holds.
+    violation, if one was looked for and found. ``stuck``: moves up to the first state that no move leaves, if there is
+    one. ``unlimited``: the pumping argument holds.
     """
 
     states: int = 0
@@ -40,6 +41,7 @@ class Exploration:
     closed: bool = False
     worst: int | None = None
     schedule: tuple[Move, ...] | None = None
+    stuck: tuple[Move, ...] | None = None
     unlimited: bool = False
     seconds: float = 0.0
 
@@ -74,54 +76,76 @@ def explore(
         progress: is told how far it got.
     """
     began = time.monotonic()
-    seen = Exploration()
-    start = initial(policy)
-    numbers: dict[Any, int] = {policy.key(start, horizon): 0}
-    parents: list[tuple[int, Move | None]] = [(-1, None)]
-    frontier: list[tuple[int, State]] = [(0, start)]
-    graph = _Graph()
-    while frontier:
-        if max_depth is not None and seen.depth >= max_depth:
-            break
-        following: list[tuple[int, State]] = []
-        for number, state in frontier:
-            old = _old(state, horizon)
-            for move in moves(policy, state):
-                successor = state.copy()
-                apply(policy, successor, move)
-                trained, old_trained = _trained(successor, old)
-                if trained is not None:
-                    seen.worst = max(trained, seen.worst or 0)
-                    if stop_above is not None and trained > stop_above:
-                        seen.states, seen.depth = len(numbers), seen.depth + 1
-                        seen.schedule = (*_path(parents, number), move)
-                        seen.seconds = time.monotonic() - began
-                        return seen
-                key = policy.key(successor, horizon)
-                known = numbers.get(key)
-                if known is None:
-                    known = numbers[key] = len(parents)
-                    parents.append((number, move))
-                    following.append((known, successor))
-                if old_trained:
-                    graph.trains_old.add(number)
-                if old and old == _old(successor, horizon):
-                    graph.edges.append((number, known, move[0] == "publish"))
-            if len(numbers) > max_states or (deadline is not None and time.monotonic() > deadline):
-                seen.states, seen.seconds = len(numbers), time.monotonic() - began
-                seen.unlimited = _unlimited(graph)
-                return seen
-        if following:
-            seen.depth += 1
-        frontier = following
+    explorer = _Explorer(policy, horizon, stop_above)
+    seen = explorer.seen
+    while explorer.frontier and seen.schedule is None and (max_depth is None or seen.depth < max_depth):
+        for number, state in explorer.advance():
+            explorer.expand(number, state)
+            if seen.schedule is not None:
+                break
+            if len(explorer.parents) > max_states or (deadline is not None and time.monotonic() > deadline):
+                explorer.give_up()
+                break
         if progress is not None:
-            progress(len(numbers), seen.depth)
-    seen.closed = not frontier
-    seen.states, seen.seconds = len(numbers), time.monotonic() - began
-    seen.unlimited = _unlimited(graph)
+            progress(len(explorer.parents), seen.depth)
+    seen.closed = not explorer.frontier and seen.schedule is None and not explorer.gave_up
+    seen.states, seen.seconds = len(explorer.parents), time.monotonic() - began
+    seen.unlimited = _unlimited(explorer.graph)
     if seen.worst is not None:
-        seen.worst = min(seen.worst, horizon)
+        seen.worst = min(seen.worst, horizon) if seen.schedule is None else seen.worst
     return seen
+
+
+class _Explorer:
+    """The states met so far, numbered, each with the move that first led to it."""
+
+    def __init__(self, policy: Policy, horizon: int, stop_above: int | None) -> None:
+        self._policy, self._horizon, self._stop_above = policy, horizon, stop_above
+        self.seen = Exploration()
+        start = initial(policy)
+        self._numbers: dict[Any, int] = {policy.key(start, horizon): 0}
+        self.parents: list[tuple[int, Move | None]] = [(-1, None)]
+        self.frontier: list[tuple[int, State]] = [(0, start)]
+        self.graph = _Graph()
+        self.gave_up = False
+
+    def advance(self) -> list[tuple[int, State]]:
+        """Return the states of the frontier, and begin the next one."""
+        current, self.frontier = self.frontier, []
+        self.seen.depth += 1
+        return current
+
+    def give_up(self) -> None:
+        """Leave the frontier as it is."""
+        self.frontier, self.gave_up = [], True
+
+    def expand(self, number: int, state: State) -> None:
+        """Make every move of a state; stop at one that breaks the bound."""
+        policy, horizon = self._policy, self._horizon
+        old = _old(state, horizon)
+        left = False
+        for move in moves(policy, state):
+            successor = state.copy()
+            apply(policy, successor, move)
+            trained, old_trained = _trained(successor, old)
+            if trained is not None:
+                self.seen.worst = max(trained, self.seen.worst or 0)
+                if self._stop_above is not None and trained > self._stop_above:
+                    self.seen.schedule = (*_path(self.parents, number), move)
+                    return
+            key = policy.key(successor, horizon)
+            known = self._numbers.get(key)
+            left = left or known != number
+            if known is None:
+                known = self._numbers[key] = len(self.parents)
+                self.parents.append((number, move))
+                self.frontier.append((known, successor))
+            if old_trained:
+                self.graph.trains_old.add(number)
+            if old and old == _old(successor, horizon):
+                self.graph.edges.append((number, known, move[0] == "publish"))
+        if not left and self.seen.stuck is None:
+            self.seen.stuck = _path(self.parents, number)
 
 
 def _old(state: State, horizon: int) -> frozenset[int]:
@@ -156,42 +180,58 @@ def _unlimited(graph: _Graph) -> bool:
     All edges keep the set of old groups as it is, so it is the same set all along a path: any group of it has been
     through every cycle on the way to the state that trains one.
     """
-    into: dict[int, list[tuple[int, bool]]] = {}
-    for source, target, publishes in graph.edges:
-        into.setdefault(target, []).append((source, publishes))
+    into: dict[int, list[int]] = {}
+    out: dict[int, list[int]] = {}
+    for source, target, _ in graph.edges:
+        into.setdefault(target, []).append(source)
+        out.setdefault(source, []).append(target)
     # States from which one of the old groups can still be trained without losing another.
     useful, waiting = set(graph.trains_old), list(graph.trains_old)
     while waiting:
-        for source, _ in into.get(waiting.pop(), ()):
+        for source in into.get(waiting.pop(), ()):
             if source not in useful:
                 useful.add(source)
                 waiting.append(source)
-    # Peel off what nothing leads to; what stays, if anything, has a cycle among its predecessors.
-    leads = {state: [edge for edge in into.get(state, ()) if edge[0] in useful] for state in useful}
-    out: dict[int, list[int]] = {}
-    for state, edges in leads.items():
-        for source, _ in edges:
-            out.setdefault(source, []).append(state)
-    missing = {state: len(edges) for state, edges in leads.items()}
-    waiting = [state for state, count in missing.items() if not count]
-    while waiting:
-        state = waiting.pop()
-        for successor in out.get(state, ()):
-            missing[successor] -= 1
-            if not missing[successor]:
-                waiting.append(successor)
-    alive = {state for state, count in missing.items() if count}
-    if not alive:
-        return False
-    # Walk back until a state comes up again: a cycle. It must publish a version, or ages would not grow on it.
-    state = next(iter(alive))
-    walked: dict[int, int] = {}
-    steps: list[bool] = []
-    while state not in walked:
-        walked[state] = len(steps)
-        state, publishes = next(edge for edge in leads[state] if edge[0] in alive)
-        steps.append(publishes)
-    return any(steps[walked[state] :])
+    cycles = _components(useful, out)
+    return any(
+        publishes and source in cycles and cycles[source] == cycles.get(target)
+        for source, target, publishes in graph.edges
+    )
+
+
+def _components(nodes: set[int], out: Mapping[int, list[int]]) -> dict[int, int]:
+    """Return a number for each node, the same for two that lie on one cycle (Tarjan's algorithm, without recursion)."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    component: dict[int, int] = {}
+    stack: list[int] = []
+    for root in nodes:
+        if root in order:
+            continue
+        order[root] = low[root] = len(order)
+        stack.append(root)
+        path = [(root, iter(out.get(root, ())))]
+        while path:
+            node, successors = path[-1]
+            for successor in successors:
+                if successor not in nodes or successor in component:
+                    continue
+                if successor not in order:
+                    order[successor] = low[successor] = len(order)
+                    stack.append(successor)
+                    path.append((successor, iter(out.get(successor, ()))))
+                    break
+                low[node] = min(low[node], order[successor])
+            else:
+                path.pop()
+                if path:
+                    parent = path[-1][0]
+                    low[parent] = min(low[parent], low[node])
+                if low[node] == order[node]:
+                    while (member := stack.pop()) != node:
+                        component[member] = node
+                    component[node] = node
+    return component
 
 
 @dataclass

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 Effect = tuple[str, int, tuple["Group", ...], str]
-"""What a move did: kind, version, groups concerned, reason. Kinds: ``admitted``, ``finished``, ``trained`` (at version),
-``published`` (version), ``serving`` (version), ``dropped``, ``cancelled``, ``lost``, ``note`` (reason is the text)."""
+"""What a move did: kind, version, groups concerned, reason. Kinds: ``admitted``, ``finished``, ``trained`` (at that
+version), ``published``, ``serving`` (from now on), ``dropped``, ``cancelled``, ``lost``, ``note`` (reason is text)."""
 
 
 class Group(NamedTuple):
     """A group of trajectories on its way to the trainer.
 
     ``label``: the version or step the framework stamped it with; ``first``: the version that made its oldest token;
-    ``last``: the version of its newest token, once it has finished; ``target``: the step or buffer it is bound to, if any.
+    ``last``: the version of its newest token, once it has finished; ``target``: the step or buffer it is bound to.
     """
 
     id: int
@@ -28,10 +28,10 @@ class Group(NamedTuple):
 class State:
     """The whole state of a control.
 
-    ``v``: the version the next training step starts from (while ``training``: the one it started from); ``serving``: the
-    version the engines sample with. ``running`` is in order of admission, ``done`` in order of finishing, ``held`` in the
-    order in which the trainer took them. ``counts`` are plain counters of the policy, ``marks`` versions or steps of its
-    own, which the prover looks at relative to ``v``. ``effects`` collects what moves did and is no part of the state.
+    ``v``: the version the next training step starts from, or the running one started from; ``serving``: the version
+    the engines sample with. ``running`` is in order of admission, ``done`` in order of finishing, ``held`` in the order
+    in which the trainer took them. ``counts`` are plain counters of the policy, ``marks`` versions or steps of its own,
+    which the prover looks at relative to ``v``. ``effects`` collects what moves did; it is not state.
     """
 
     v: int = 0

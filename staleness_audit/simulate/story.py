@@ -48,12 +48,10 @@ def tell(policy: Policy, schedule: Sequence[Move], bound: int) -> list[str]:
         bound: the largest allowed staleness.
     """
     happenings = list(replay(policy, schedule))
-    guilty = _guilty(happenings)
-    version, culprit = guilty
+    version, culprit = _guilty(happenings)
     lines = [f"Let {_name(culprit)} be the group that ends up too old. Versions and steps count from 0."]
     for happening in happenings:
-        for line in _sentences(happening.effect, culprit):
-            lines.append(f"{happening.moment:>4}  {line}")
+        lines.extend(f"{happening.moment:>4}  {line}" for line in _sentences(happening.effect, culprit))
     lines.append(
         f"The step from v{version} trains tokens of v{culprit.first}: "
         f"{version} - {culprit.first} = {version - culprit.first} > {bound}."
@@ -111,52 +109,54 @@ def write_log(policy: Policy, name: str, schedule: Sequence[Move], bound: int, p
     """
     header = {"framework": name, "bound": bound, "groups_per_step": policy.batch, "config": asdict(policy)}
     with EventLog(path, header) as log:
-        flying: dict[int, int] = {}  # group in flight -> version of the tokens it is making
-        batch: tuple[Group, ...] = ()
-        began = 0
+        scribe = _Scribe(log)
         for happening in replay(policy, schedule):
-            moment, (kind, version, groups, reason) = happening.moment, happening.effect
-            if kind == "admitted":
-                for group in groups:
-                    flying[group.id] = group.first
-                    log.write("admitted", f'{_ids(group)}, "ts": {moment}')
-            elif kind == "serving":
-                for number, before in flying.items():
-                    _span(log, number, before, moment)
-                    flying[number] = version
-            elif kind in ("finished", "cancelled", "lost"):
-                for group in groups:
-                    if group.id in flying:
-                        _span(log, group.id, flying.pop(group.id), moment)
-                    why = f', "reason": "{reason}"' if reason else ""
-                    log.write(kind, f'"trajectory_id": "{_name(group)}", "ts": {moment}{why}')
-            elif kind == "dropped":
-                for group in groups:
-                    fields = f'"trajectory_id": "{_name(group)}", "reason": "{reason}", "step": {version}, "ts": {moment}'
-                    log.write("dropped", fields)
-            elif kind == "trained":
-                batch, began = groups, moment
-                for group in groups:
-                    log.write("trained", f'"trajectory_id": "{_name(group)}", "step": {version}')
-            elif kind == "published":
-                _step(log, version - 1, batch, began, moment)
-                batch = ()
-        if batch:
-            # The schedule ends where the violating step begins; for the log, it completes.
-            _step(log, version, batch, began, len(schedule) + 1)
+            scribe.write(happening.moment, *happening.effect)
+        # The schedule ends where the violating step begins; for the log, it completes.
+        scribe.step(len(schedule) + 1)
 
 
-def _ids(group: Group) -> str:
-    return f'"trajectory_id": "{_name(group)}", "group_id": "{_name(group)}"'
+class _Scribe:
+    """Turns what moves did into events: remembers which version each group in flight is sampling."""
 
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self._flying: dict[str, int] = {}
+        self._training: tuple[int, int, int] | None = None  # version, groups, moment of its beginning
 
-def _span(log: EventLog, number: int, version: int, moment: int) -> None:
-    log.write("span", f'"trajectory_id": "g{number}", "tokens": {TOKENS}, "version": {version}, "ts": {moment}')
+    def write(self, moment: int, kind: str, version: int, groups: tuple[Group, ...], reason: str) -> None:
+        if kind == "serving":
+            for name, sampling in self._flying.items():
+                self._span(name, sampling, moment)
+                self._flying[name] = version
+        elif kind == "published":
+            self.step(moment)
+            self._log.write("sync", f'"version": {version}, "ts": {moment}')
+        elif kind == "trained":
+            self._training = (version, len(groups), moment)
+        for group in groups:
+            self._of_group(moment, kind, version, group, reason)
 
+    def _of_group(self, moment: int, kind: str, version: int, group: Group, reason: str) -> None:
+        name = _name(group)
+        fields = f'"trajectory_id": "{name}"'
+        if kind == "admitted":
+            self._flying[name] = group.first
+            fields += f', "group_id": "{name}"'
+        elif name in self._flying:
+            self._span(name, self._flying.pop(name), moment)
+        if kind in ("trained", "dropped"):
+            fields += f', "step": {version}'
+        if reason:
+            fields += f', "reason": "{reason}"'
+        self._log.write(kind, f'{fields}, "ts": {moment}')
 
-def _step(log: EventLog, version: int, batch: tuple[Group, ...], began: int, ended: int) -> None:
-    log.write(
-        "step",
-        f'"step": {version}, "version": {version}, "started": {began}, "ended": {ended}, "trajectories": {len(batch)}',
-    )
-    log.write("sync", f'"version": {version + 1}, "ts": {ended}')
+    def _span(self, name: str, version: int, moment: int) -> None:
+        self._log.write("span", f'"trajectory_id": "{name}", "tokens": {TOKENS}, "version": {version}, "ts": {moment}')
+
+    def step(self, ended: int) -> None:
+        if self._training is not None:
+            version, groups, began = self._training
+            times = f'"started": {began}, "ended": {ended}'
+            self._log.write("step", f'"step": {version}, "version": {version}, {times}, "trajectories": {groups}')
+            self._training = None

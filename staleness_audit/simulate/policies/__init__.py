@@ -81,7 +81,7 @@ def build(
         small: use the sizes of the prover where nothing else is said.
 
     Raises:
-        AuditError: no such policy or knob, or no value of the knob stands for the bound.
+        AuditError: no such policy or knob, the knobs don't fit, or no value of the knob stands for the bound.
     """
     if name not in POLICIES:
         raise AuditError(f"There is no policy {name!r}; there are: {', '.join(POLICIES)}.")
@@ -103,7 +103,12 @@ def build(
         if knob not in known:
             raise AuditError(f"{name} has no knob {knob!r}; there are: {', '.join(known)}.")
         changes[knob] = _read(name, knob, known[knob], value) if isinstance(value, str) else value
-    return replace(policy, **changes)
+    policy = replace(policy, **changes)
+    if policy.batch < 1:
+        raise AuditError(f"{name}: a batch has at least one group.")
+    if reason := policy.unfit():
+        raise AuditError(f"{name}: {reason}.")
+    return policy
 
 
 def _read(name: str, knob: str, kind: str, text: str) -> Any:

@@ -25,7 +25,7 @@ class Areal(Policy):
 
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
-        """eta is meant as the bound."""
+        """Eta is meant as the bound."""
         return {"max_head_offpolicyness": bound}
 
     def start(self, state: State) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from staleness_audit.simulate.policy import Policy
-from staleness_audit.simulate.state import Group, State
+from staleness_audit.simulate.state import State
 
 
 @dataclass(frozen=True)

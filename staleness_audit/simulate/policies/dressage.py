@@ -12,10 +12,10 @@ from staleness_audit.simulate.state import Group, State
 
 @dataclass(frozen=True)
 class Dressage(Policy):
-    """Partial async collection on slime's loop: a window of the end labels that were seen, a limit on labels in a session.
+    """Partial async collection on slime's loop: a window of the end labels seen, a limit on labels in a session.
 
-    A group here is one session. ``tool_calls``: a session may be in its environment while versions pass, and then has no
-    token of them, so that the limit on labels does not count them; without, it has tokens of every version it spans.
+    A group here is one session. ``tool_calls``: a session may be in its environment while versions pass, and then has
+    no token of them, so that the limit on labels does not count them; without, it has tokens of every version it spans.
     """
 
     dressage_staleness_keep_versions: int = 2
@@ -26,7 +26,7 @@ class Dressage(Policy):
 
     sees = ("label", "last")
     ahead = True
-    small: ClassVar[Mapping[str, Any]] = {"max_active_groups": 2, "output_queue_watermark": 2, "batch": 1}
+    small: ClassVar[Mapping[str, Any]] = {"max_active_groups": 2, "output_queue_watermark": 1, "batch": 1}
 
     def horizon(self) -> int:
         """Labels are compared with each other; those that can't return are forgotten."""
@@ -70,9 +70,7 @@ class Dressage(Policy):
         # A label matters only while some group that finished under it waits, or the engines serve it.
         alive = {group.last for group in (*state.done.values(), *state.held)} | {state.serving}
         cut = len(labels) - max(keep, 1)
-        state.marks["labels"] = tuple(
-            label for place, label in enumerate(labels) if place >= cut or label in alive
-        )
+        state.marks["labels"] = tuple(label for place, label in enumerate(labels) if place >= cut or label in alive)
 
     def may_publish(self, state: State) -> bool:
         """A sync waits until the next batch has been collected, as in slime."""

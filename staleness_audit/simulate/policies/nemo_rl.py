@@ -11,42 +11,28 @@ from staleness_audit.simulate.state import Group, State
 
 
 @dataclass(frozen=True)
-class Windowed(Policy):
-    """windowed: admission is limited by capacity only; the window of versions is checked in flight and at selection."""
+class SingleController(Policy):
+    """What all samplers share: permits for groups in flight and for buffered ones, selection in chunks.
 
-    max_staleness_versions: int = 1
+    ``max_buffered_rollouts`` counts slots, which are taken before generation starts and given back by the trainer.
+    """
+
     max_inflight_prompts: int = 32
     max_buffered_rollouts: int = 64
     min_groups_for_streaming_train: int | None = None
 
     sorted_done = True
-    small: ClassVar[Mapping[str, Any]] = {"max_inflight_prompts": 3, "max_buffered_rollouts": 4}
-
-    @classmethod
-    def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
-        """eta is the bound."""
-        return {"max_staleness_versions": bound}
-
-    def horizon(self) -> int:
-        """Start versions are compared with the window only."""
-        return self.max_staleness_versions + 1
 
     def room(self, state: State) -> int:
-        """L1: the permits of buffer and flight; a slot is taken before generation starts (4.1, rule 5)."""
+        """L1: free permits (4.1, rule 5)."""
         slots = self.max_buffered_rollouts - len(state.running) - len(state.done)
         return min(slots, self.max_inflight_prompts - len(state.running))
 
-    def cancel(self, state: State) -> Iterable[Group]:
-        """L2: groups in flight that have left the window (4.2)."""
-        return [group for group in state.running.values() if group.label < state.v - self.max_staleness_versions]
-
     def evict(self, state: State) -> None:
-        """L3: finished groups that have left the window."""
-        for group in [g for g in state.done.values() if g.label < state.v - self.max_staleness_versions]:
-            state.drop(group)
+        """L3: drop what can't be selected any more."""
 
     def candidates(self, state: State) -> list[Group]:
-        """L3: which finished groups may be selected, in order."""
+        """L3: return the finished groups that may be selected, in order."""
         return state.oldest_done()
 
     def collect(self, state: State) -> None:
@@ -60,19 +46,16 @@ class Windowed(Policy):
 
 
 @dataclass(frozen=True)
-class ReadyFirst(Windowed):
-    """ready_first: a gate on the lead of admission; then whatever is ready is trained."""
+class Gated(SingleController):
+    """The gate of three samplers: admission may lead the trainer by so many batches (4.3)."""
 
-    sees = ()
-    small: ClassVar[Mapping[str, Any]] = {}
-
-    def horizon(self) -> int:
-        """Nothing is compared."""
-        return 0
+    def lead(self) -> int:
+        """Return how many batches admission may lead."""
+        raise NotImplementedError
 
     def start(self, state: State) -> None:
-        """Batches 0 to eta may be admitted (4.3)."""
-        state.counts["quota"] = (self.max_staleness_versions + 1) * self.batch
+        """Batches 0 to ``lead`` may be admitted."""
+        state.counts["quota"] = (self.lead() + 1) * self.batch
 
     def room(self, state: State) -> int:
         """L1: the gate, on top of the permits."""
@@ -87,27 +70,57 @@ class ReadyFirst(Windowed):
         state.serving = state.v
         state.counts["quota"] += self.batch
 
-    def cancel(self, state: State) -> Iterable[Group]:
-        """L2: never."""
-        return ()
-
-    def evict(self, state: State) -> None:
-        """L3: never (4.6)."""
-
 
 @dataclass(frozen=True)
-class WeightFifo(ReadyFirst):
-    """weight_fifo: the gate, the window, and no version before an older one is used up."""
+class Windowed(SingleController):
+    """windowed: admission is limited by capacity only; the window of versions is checked in flight and at selection."""
 
-    sees = ("label",)
+    max_staleness_versions: int = 1
+
+    small: ClassVar[Mapping[str, Any]] = {"max_inflight_prompts": 3, "max_buffered_rollouts": 4}
+
+    @classmethod
+    def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
+        """Eta is the bound."""
+        return {"max_staleness_versions": bound}
 
     def horizon(self) -> int:
         """Start versions are compared with the window only."""
         return self.max_staleness_versions + 1
 
+    def cancel(self, state: State) -> Iterable[Group]:
+        """L2: groups in flight that have left the window (4.2)."""
+        return [group for group in state.running.values() if group.label < state.v - self.max_staleness_versions]
+
     def evict(self, state: State) -> None:
-        """L3: as in windowed."""
-        Windowed.evict(self, state)
+        """L3: finished groups that have left the window."""
+        for group in [g for g in state.done.values() if g.label < state.v - self.max_staleness_versions]:
+            state.drop(group)
+
+
+@dataclass(frozen=True)
+class WeightFifo(Gated):
+    """weight_fifo: the gate, the window, and no version before an older one is used up."""
+
+    max_staleness_versions: int = 1
+
+    @classmethod
+    def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
+        """Eta is the bound."""
+        return {"max_staleness_versions": bound}
+
+    def horizon(self) -> int:
+        """Start versions are compared with the window only."""
+        return self.max_staleness_versions + 1
+
+    def lead(self) -> int:
+        """L1: as far as the window reaches."""
+        return self.max_staleness_versions
+
+    def evict(self, state: State) -> None:
+        """L3: finished groups that have left the window."""
+        for group in [g for g in state.done.values() if g.label < state.v - self.max_staleness_versions]:
+            state.drop(group)
 
     def candidates(self, state: State) -> list[Group]:
         """L3: ready groups of the smallest start version that any slot of the window has, ready or not (4.4)."""
@@ -117,13 +130,30 @@ class WeightFifo(ReadyFirst):
 
 
 @dataclass(frozen=True)
-class InOrder(ReadyFirst):
+class ReadyFirst(Gated):
+    """ready_first: the gate; then whatever is ready is trained, and nothing is ever evicted (4.6)."""
+
+    max_staleness_versions: int = 1
+
+    sees = ()
+
+    @classmethod
+    def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
+        """The knob is a lead of admission, whatever its name says."""
+        return {"max_staleness_versions": bound}
+
+    def lead(self) -> int:
+        """L1: all that the knob does."""
+        return self.max_staleness_versions
+
+
+@dataclass(frozen=True)
+class InOrder(Gated):
     """in_order: groups are bound to the step they were admitted for.
 
     ``resumed_from_lookahead``: begin as a run resumed at step 1 from a checkpoint that another value of the knob left.
     """
 
-    max_staleness_versions: int = 0
     max_lookahead_versions: int = 1
     resumed_from_lookahead: int | None = None
 
@@ -131,17 +161,18 @@ class InOrder(ReadyFirst):
 
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
-        """eta is the bound."""
+        """Eta is the bound."""
         return {"max_lookahead_versions": bound}
 
-    def horizon(self) -> int:
-        """Targets are compared with the trainer's version only."""
-        return (self.resumed_from_lookahead or self.max_lookahead_versions) + 1
+    def lead(self) -> int:
+        """L1: the lookahead."""
+        return self.max_lookahead_versions
 
     def start(self, state: State) -> None:
         """Batches 0 to eta may be admitted; a checkpoint brings finished groups of its own."""
-        state.counts["quota"] = (self.max_lookahead_versions + 1) * self.batch
+        super().start(state)
         state.marks["admitted"] = (0,)
+        state.counts["restored"] = 0
         if self.resumed_from_lookahead is not None:
             self._restore(state, self.resumed_from_lookahead)
 
@@ -153,14 +184,14 @@ class InOrder(ReadyFirst):
             state.tell("admitted", 0, (group,))
             state.tell("finished", 0, (group,))
             state.done[group.id] = group
+        state.next_id = len(state.done)
         state.tell("published", 1)
         state.tell("serving", 1)
-        state.tell("note", 1, (), f"resumed at version 1 with {lookahead * self.batch} finished groups restored")
-        state.next_id = len(state.done)
+        state.tell("note", 1, (), f"a run resumes at v1 with {lookahead * self.batch} finished groups restored")
         # Batches that are complete already are not generated again (4.1, rule 4).
         state.marks["admitted"] = (1 + lookahead,)
-        state.counts["quota"] = max(0, self.max_lookahead_versions - lookahead + 1) * self.batch
-        state.counts["ahead"] = max(0, lookahead - self.max_lookahead_versions - 1)
+        state.counts["quota"] = max(0, self.lead() + 1 - lookahead) * self.batch
+        state.counts["restored"] = max(0, lookahead - self.lead() - 1)
 
     def stamp(self, state: State) -> tuple[int, int]:
         """The target is the number of the batch (4.5)."""
@@ -175,8 +206,8 @@ class InOrder(ReadyFirst):
     def published(self, state: State) -> None:
         """One batch more, unless it was restored."""
         super().published(state)
-        if state.counts.get("ahead", 0) > 0:
-            state.counts["ahead"] -= 1
+        if state.counts["restored"]:
+            state.counts["restored"] -= 1
             state.counts["quota"] -= self.batch
 
     def evict(self, state: State) -> None:
@@ -193,12 +224,13 @@ class InOrder(ReadyFirst):
 class AsyncGrpo(Policy):
     """async_grpo: one worker generates the batch of one target step; age is checked when it is sampled.
 
-    ``label`` is the generator version at the worker's start. The barrier before the first step is left out.
+    ``label`` is the generator version at the worker's start. The collector never rests while a target lacks groups.
     """
 
     max_trajectory_age_steps: int = 1
     in_flight_weight_updates: bool = False
 
+    eager = True
     whole = True
     sees = ("label", "target")
     sorted_done = True
@@ -240,10 +272,19 @@ class AsyncGrpo(Policy):
         """L3: evict what is too old, then wait for N groups of this very step."""
         for group in [g for g in state.done.values() if g.label < state.v - self.max_trajectory_age_steps]:
             state.drop(group)
-        chosen = [group for group in state.oldest_done() if group.target == state.v][: self.batch]
+        if (
+            state.counts["fresh"]
+            and self.max_trajectory_age_steps
+            and len(self._for_step(state, state.v + 1)) < self.batch
+        ):
+            return  # The barrier before the first step: it and the next one must be complete.
+        chosen = self._for_step(state, state.v)[: self.batch]
         if len(chosen) == self.batch:
             for group in chosen:
                 state.hold(group)
+
+    def _for_step(self, state: State, step: int) -> list[Group]:
+        return [group for group in state.oldest_done() if group.target == step]
 
     def may_publish(self, state: State) -> bool:
         """A refit waits for running generations unless they may cross it."""

@@ -84,6 +84,7 @@ class PrimeRl(Policy):
         if name == "adopt":
             state.marks["policy"] = (state.marks["policy"][0] + 1,)
             state.counts["applying"] = 1
+            state.tell("note", state.v, (), f"the orchestrator adopts v{state.marks['policy'][0]} and labels with it")
             for group in self._doomed(state):
                 state.stop(group)
             if self.label_race:

@@ -28,7 +28,7 @@ class Psrl(Policy):
 
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
-        """eta bounds buffer number minus pinned version."""
+        """Eta bounds buffer number minus pinned version."""
         return {"staleness": bound}
 
     def horizon(self) -> int:
@@ -91,6 +91,7 @@ class Psrl(Policy):
     def move(self, state: State, name: str) -> None:
         """Requests are interrupted and go on under the new version, with their old tag or a new one."""
         state.serving = state.v
-        if self.retag:
+        if self.retag and state.running:
+            state.tell("note", state.v, (), f"groups in flight are tagged v{state.v} anew")
             for group in list(state.running.values()):
                 state.running[group.id] = group._replace(label=state.serving)

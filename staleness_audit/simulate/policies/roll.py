@@ -54,7 +54,7 @@ class Roll(Policy):
         return stale
 
     def collect(self, state: State) -> None:
-        """L3: from the oldest start step on, wait for its running prompts before a younger step is touched (rule 13)."""
+        """L3: from the oldest start step on, wait for its running prompts before touching a younger step (rule 13)."""
         wanted = self.batch - len(state.held)
         chosen: list[Group] = []
         for step in sorted({group.label for group in (*state.running.values(), *state.done.values())}):

@@ -31,6 +31,12 @@ class Trl(Policy):
         """``max_staleness`` is meant as the bound."""
         return {"max_staleness": bound}
 
+    def unfit(self) -> str | None:
+        """Micro-batches have equal sizes."""
+        steps = self.gradient_accumulation_steps
+        fits = steps >= 1 and self.batch % steps == 0
+        return None if fits else f"gradient_accumulation_steps must divide the batch of {self.batch}"
+
     def horizon(self) -> int:
         """Labels are compared with the knob only."""
         return self.max_staleness + 1

@@ -15,8 +15,8 @@ from staleness_audit.simulate.state import Group, State
 class VerlV1(Policy):
     """V1: a fixed number of outstanding groups; the strategy decides what happens to those of old admission steps.
 
-    The admission step of a group is ``a``, the step being collected ``s = v + 1``. ``resumes``: how often a schedule may
-    be stopped after a step and resumed from its checkpoint, which admits the warm-up batches once more.
+    The admission step of a group is ``a``, the step being collected ``s = v + 1``. ``resumes``: how often a schedule
+    may be stopped after a step and resumed from its checkpoint, which admits the warm-up batches once more.
     """
 
     max_off_policy_threshold: int | None = 8
@@ -35,13 +35,21 @@ class VerlV1(Policy):
         """A finished group is evicted when s - a + 1 > T, and v_gen >= a - 1: T - 1 is the bound."""
         return {"max_off_policy_threshold": bound + 1}
 
+    def unfit(self) -> str | None:
+        """The rules that verl asserts."""
+        if self.max_off_policy_strategy not in ("drop", "wait"):
+            return "max_off_policy_strategy is drop or wait"
+        if self.max_off_policy_threshold is not None and self.max_off_policy_threshold < 1:
+            return "max_off_policy_threshold must be at least 1"
+        return _divides(self.parameter_sync_step, self.batch, "parameter_sync_step")
+
     def horizon(self) -> int:
         """Ages are compared with the threshold only."""
         return (self.max_off_policy_threshold or 0) + 1
 
     def start(self, state: State) -> None:
         """The warm-up batches and the first one are admitted as step 1 (rules 1 and 2)."""
-        state.counts |= {"quota": (self.num_warmup_batches + 1) * self.batch, "resumes": self.resumes}
+        state.counts |= {"quota": (self.num_warmup_batches + 1) * self.batch, "resumes": self.resumes, "saved": 0}
 
     def room(self, state: State) -> int:
         """L1: a batch a step, and one group for each that was evicted (rules 2 and 3)."""
@@ -62,9 +70,8 @@ class VerlV1(Policy):
             for group in [group for group in state.done.values() if step - group.label + 1 > threshold]:
                 state.drop(group)
                 state.counts["quota"] += 1
-        if threshold is not None and self.max_off_policy_strategy == "wait":
-            if any(step - group.label + 1 >= threshold for group in state.running.values()):
-                return
+        elif threshold is not None and any(step - group.label + 1 >= threshold for group in state.running.values()):
+            return
         portion = self.batch // self.parameter_sync_step
         if len(state.done) >= portion and len(state.held) < self.batch:
             for group in sorted(state.done.values(), key=lambda group: group.label)[:portion]:
@@ -74,13 +81,15 @@ class VerlV1(Policy):
         """The next step admits its batch."""
         state.serving = state.v
         state.counts["quota"] += self.batch
+        state.counts["saved"] = 1
 
     def own(self, state: State) -> tuple[str, ...]:
-        """Resuming is possible between two steps."""
-        return ("resume",) if state.counts["resumes"] and state.v and not (state.training or state.held) else ()
+        """Resuming is possible between two steps, once there is a checkpoint."""
+        between = state.counts["saved"] and not (state.training or state.held)
+        return ("resume",) if state.counts["resumes"] and between else ()
 
     def move(self, state: State, name: str) -> None:
-        """Resume: finished groups are restored, those in flight start again, the warm-up is admitted on top (rule 5)."""
+        """Resume: finished groups are restored, those in flight start again, warm-up comes on top (rule 5)."""
         state.counts["resumes"] -= 1
         state.tell("note", state.v, (), "the run stops here and is resumed from its checkpoint")
         state.counts["quota"] += len(state.running) + self.num_warmup_batches * self.batch
@@ -109,6 +118,10 @@ class VerlFullyAsync(Policy):
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
         """The threshold is a ratio of samples; the nominal reading (1 is one step off) is all there is."""
         return {"staleness_threshold": float(bound)}
+
+    def unfit(self) -> str | None:
+        """Micro-steps have equal sizes."""
+        return _divides(self.trigger_parameter_sync_step, self.batch, "trigger_parameter_sync_step")
 
     def required(self) -> int:
         """Return the cap on started samples and on the queue, ``max_required_samples``."""
@@ -171,3 +184,7 @@ class VerlOneStepOff(Policy):
 
     def published(self, state: State) -> None:
         """What was trained waits for the next sync."""
+
+
+def _divides(parts: int, batch: int, knob: str) -> str | None:
+    return None if parts >= 1 and batch % parts == 0 else f"{knob} must divide the batch of {batch}"
