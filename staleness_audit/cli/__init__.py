@@ -15,7 +15,7 @@ from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
 from staleness_audit.cli.frameworks import frameworks
 from staleness_audit.cli.root import app
-from staleness_audit.cli.simulate import prove, simulate
+from staleness_audit.cli.simulate import prove, simulate, sweep
 from staleness_audit.cli.tables import ingest, sql
 from staleness_audit.errors import BrokenPlugin
 
@@ -33,6 +33,7 @@ app.command(epilog="Example: staleness-audit prove trl --bound 1")(prove)
 app.command(
     epilog="Example: staleness-audit simulate areal --bound 2 --workload lognormal:sigma=1.2,group=4 --out run --audit"
 )(simulate)
+app.command(epilog="Example: staleness-audit sweep deadline verl:drop areal --bounds 1,2,4 --out sweep")(sweep)
 
 
 def main() -> None:

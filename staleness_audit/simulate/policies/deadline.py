@@ -17,9 +17,13 @@ class Deadline(Policy):
     can be met exactly if for each k at most (k + 1) * batch outstanding groups are due within k steps (Hall's condition
     for unit tasks with deadlines). Admission keeps that true, and so does selection: finished groups are taken earliest
     deadline first, and only if the groups left behind can still be placed.
+
+    ``lookahead``: batches admitted beyond the next one. As many as the bound allows (None) leave no slack: every group
+    then has to be trained in order. Fewer leave stragglers the rest of the bound to finish in, without anyone waiting.
     """
 
     max_staleness: int = 1
+    lookahead: int | None = None
 
     sorted_done = True
 
@@ -33,11 +37,13 @@ class Deadline(Policy):
         return self.max_staleness + 1
 
     def room(self, state: State) -> int:
-        """L1: how many groups of the serving version can be added without breaking Hall's condition."""
+        """L1: how many groups of the serving version can be added without breaking Hall's condition, or looking on."""
         first = state.v + (1 if state.training else 0)
-        last = state.serving + self.max_staleness
         # All deadlines are at most that of a new group, so only the condition for the last step can bind.
-        return (last - first + 1) * self.batch - len(state.running) - len(state.done)
+        places = state.serving + self.max_staleness - first + 1
+        if self.lookahead is not None:
+            places = min(places, self.lookahead + 1)
+        return places * self.batch - len(state.running) - len(state.done)
 
     def collect(self, state: State) -> None:
         """L3: take the earliest deadlines that are finished, unless someone left behind would then come too late."""
