@@ -16,7 +16,7 @@ COSTS = (
     ("wasted_share", "tokens wasted"),
     ("beyond_share", "trained beyond the bound"),
 )
-SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down", "star")
+SYMBOLS = ("circle-open", "square-open", "diamond-open", "cross-open", "x-open", "triangle-up-open", "star-open")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
@@ -67,7 +67,12 @@ def _policies(part: pl.DataFrame) -> Sequence[tuple[str, pl.DataFrame, dict[str,
     """Each policy with its rows and how it is drawn, the same in all figures."""
     found = []
     for number, (name,) in enumerate(part.select("policy").unique(maintain_order=True).iter_rows()):
-        look = {"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9}
+        look = {
+            "color": COLOURS[number % len(COLOURS)],
+            "symbol": SYMBOLS[number % len(SYMBOLS)],
+            "size": 10,
+            "line": {"width": 2},
+        }
         found.append((name, part.filter(pl.col("policy") == name), look))
     return found
 
@@ -83,15 +88,19 @@ def _pareto(part: pl.DataFrame) -> go.Figure:
             mode="markers",
             marker=look,
         )
-    best = front(part)
-    figure.add_scatter(
-        x=best["staleness_mean"].to_list(),
-        y=best["trained_tokens_per_s"].to_list(),
-        name="Pareto front",
-        mode="lines",
-        line={"dash": "dot", "color": "#555555", "shape": "hv"},
-        hoverinfo="skip",
-    )
+    for title, rows, dash in (
+        ("front of all", part, "dot"),
+        ("front of those that keep the bound", part.filter(pl.col("beyond_share") == 0), "solid"),
+    ):
+        best = front(rows)
+        figure.add_scatter(
+            x=best["staleness_mean"].to_list(),
+            y=best["trained_tokens_per_s"].to_list(),
+            name=title,
+            mode="lines",
+            line={"dash": dash, "color": "#777777", "shape": "hv", "width": 1},
+            hoverinfo="skip",
+        )
     figure.update_layout(
         title="Throughput against mean staleness: up and to the left is better",
         xaxis_title="mean staleness of trained tokens (versions)",
@@ -106,9 +115,8 @@ def _costs(part: pl.DataFrame) -> go.Figure:
     figure = make_subplots(rows=1, cols=len(COSTS), subplot_titles=[title for _, title in COSTS], shared_yaxes=True)
     labels = [f"{policy}, {bound}" for policy, bound in part.select("policy", "bound").rows()]
     for column, (name, title) in enumerate(COSTS, start=1):
-        figure.add_bar(
-            x=part[name].to_list(), y=labels, orientation="h", name=title, row=1, col=column, showlegend=False
-        )
+        bars = {"x": part[name].to_list(), "y": labels, "marker": {"color": COLOURS[0]}, "name": title}
+        figure.add_bar(**bars, orientation="h", row=1, col=column, showlegend=False)
         figure.update_xaxes(tickformat=".0%", range=[0, 1], row=1, col=column)
     figure.update_yaxes(autorange="reversed")
     figure.update_layout(

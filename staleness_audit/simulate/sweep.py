@@ -8,7 +8,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -105,15 +105,23 @@ def grid(
     Raises:
         AuditError: a policy, knob, workload or cost is none.
     """
-    choices = {knob: tuple(values) for knob, values in (settings or {}).items()}
-    for policy, bound, workload, seed in product(policies, bounds, workloads, seeds):
-        if policy == "openrlhf" and bound < 1:
+    chosen_policies = list(policies)
+    for knob in settings or {}:
+        if not any(knob in _knobs(policy) for policy in chosen_policies):
+            raise AuditError(f"--set {knob}: none of {', '.join(chosen_policies)} has such a knob.")
+    for policy, bound, workload, seed in product(chosen_policies, bounds, workloads, seeds):
+        if policy.startswith("openrlhf") and bound < 1:
             continue  # no setting stands for it
+        choices = {knob: values for knob, values in (settings or {}).items() if knob in _knobs(policy)}
         for values in product(*choices.values()):
             chosen = {**fair(policy, bound, batch), **dict(zip(choices, values, strict=True))}
             point = Point(policy, bound, workload, steps, batch, seed, chosen, costs or {})
             point.setup()
             yield point
+
+
+def _knobs(policy: str) -> set[str]:
+    return {knob.name for knob in fields(build(policy))}
 
 
 def run(point: Point) -> dict[str, Any]:
