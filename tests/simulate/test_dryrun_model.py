@@ -75,7 +75,7 @@ def test_figures_of_its_runs(
 def recorded(case: Path) -> tuple[Outcome, list[dict[str, Any]]]:
     """Make the run of a recorded case again, up to its last step, and return its request log with it."""
     config = yaml.safe_load((case / "run" / ".hydra" / "config.yaml").read_text())
-    work = {key: value for key, value in config["workload"]["output"].items()}
+    work = dict(config["workload"]["output"])
     policy = config["policy"]
     knobs = {
         "slime": {"over_sampling_ratio": "over_sampling_ratio", "interval": "update_weights_interval"},

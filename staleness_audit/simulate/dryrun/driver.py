@@ -68,7 +68,7 @@ class _Driver:
             request = Request(rid, run.lengths[rid % len(run.lengths)], control.engine, self._now, run.prompt)
             self.outcome.admitted += 1
             control.flying[rid] = request
-            min(self._instances, key=Instance.active).waiting.append(request)
+            min(self._instances, key=Instance.active).add(request)
             control.admitted(request)
 
     def _go(self, deadline: float | None) -> bool:
@@ -134,9 +134,7 @@ class _Driver:
         control = self._loop
         if control.flying.pop(request.rid, None) is not None:
             for instance in self._instances:
-                for place in (instance.waiting, instance.running):
-                    if request in place:
-                        place.remove(request)
+                instance.remove(request)
         else:
             control.ready.remove(request)
         self.outcome.dropped.append((self._now, request))

@@ -75,6 +75,19 @@ class Instance:
         self.clock = 0.0
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self._planned: Plan | None = None  # what ``plan`` said last, while nothing has changed
+
+    def add(self, request: Request) -> None:
+        """Let a request wait."""
+        self.waiting.append(request)
+        self._planned = None
+
+    def remove(self, request: Request) -> None:
+        """Cancel a request, if it is here."""
+        for place in (self.waiting, self.running):
+            if request in place:
+                place.remove(request)
+                self._planned = None
 
     def active(self) -> int:
         """Return how many requests it has."""
@@ -82,10 +95,15 @@ class Instance:
 
     def plan(self) -> Plan | None:
         """Return the next event; None if there is nothing to do."""
-        prefilled = [request for request in self.waiting if request.prefilled >= request.prompt + request.generated]
-        if prefilled:
-            self.running += prefilled
-            self.waiting = [request for request in self.waiting if request not in prefilled]
+        if self._planned is None:
+            self._planned = self._plan()
+        return self._planned
+
+    def _plan(self) -> Plan | None:
+        still = [request for request in self.waiting if request.prefilled < request.prompt + request.generated]
+        if len(still) < len(self.waiting):
+            self.running += [r for r in self.waiting if r.prefilled >= r.prompt + r.generated]
+            self.waiting = still
         if not self.waiting and not self.running:
             return None
         context = sum(request.prompt + request.generated for request in self.running)
@@ -112,6 +130,7 @@ class Instance:
         for request, chunk in plan.chunks:
             request.prefilled += chunk
         self.clock = plan.end
+        self._planned = None
         ended = [request for request in self.running if request.generated >= request.target]
         if ended:
             self.running = [request for request in self.running if request.generated < request.target]
@@ -133,6 +152,7 @@ class Instance:
             for request in self.running:
                 request.gain(low, version)
         self.clock = now
+        self._planned = None
 
     def abort(self) -> None:
         """Abort everything; tokens are kept, caches are not."""
@@ -140,3 +160,4 @@ class Instance:
         self.running = []
         for request in self.waiting:
             request.prefilled = 0
+        self._planned = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from staleness_audit.simulate.dryrun.instance import Request
@@ -54,13 +53,16 @@ class Areal(Loop):
     accepted = 0
 
     def quota(self) -> int:
+        """L1."""
         return (self.staleness + self.version + 1) * self.batch - self.accepted - len(self.flying)
 
     def completed(self, request: Request) -> bool:
+        """L3: keep or drop."""
         self.accepted += 1
         return True
 
     def take(self) -> list[Request] | None:
+        """L3: the batch."""
         return self._oldest(sorted(self.ready, key=lambda request: (request.dispatched, request.rid)))
 
 
@@ -70,16 +72,20 @@ class Roll(Loop):
     finished = 0
 
     def quota(self) -> int:
+        """L1."""
         return (self.staleness + 1 + self.version) * self.batch - len(self.flying) - self.finished
 
     def completed(self, request: Request) -> bool:
+        """L3: keep or drop."""
         self.finished += 1
         return request.version >= self.version - self.staleness
 
     def take(self) -> list[Request] | None:
+        """L3: the batch."""
         return self._oldest(sorted(self.ready, key=lambda request: request.version))
 
     def updated(self) -> list[Request]:
+        """L2: a new version."""
         self.engine = self.version
         gone = self.version - 1 - self.staleness
         return [request for request in (*self.flying.values(), *self.ready) if request.version <= gone]
@@ -97,21 +103,26 @@ class Slime(Loop):
         self._armed: int | None = None
 
     def quota(self) -> int:
+        """L1."""
         return 0 if self.round >= self.batch else self._sampled
 
     def admitted(self, request: Request) -> None:
+        """L1: count it."""
         self.round += 1
 
     def completed(self, request: Request) -> bool:
+        """L3: keep or drop."""
         return len(self.ready) < self.batch
 
     def take(self) -> list[Request] | None:
+        """L3: the batch."""
         taken = self._oldest(self.ready)
         if taken is not None:
             self.round = 0
         return taken
 
     def updated(self) -> list[Request]:
+        """L2: a new version."""
         # A push becomes active at the start of the step after the one that armed it.
         if self._armed is not None:
             self.engine, self._armed = self._armed, None
@@ -133,18 +144,23 @@ class Verl(Loop):
         self._window = window
 
     def quota(self) -> int:
+        """L1."""
         return 0 if len(self.ready) >= self._most else max(0, self._most - self.started)
 
     def admitted(self, request: Request) -> None:
+        """L1: count it."""
         self.started += 1
 
     def completed(self, request: Request) -> bool:
+        """L3: keep or drop."""
         return len(self.ready) < self._most
 
     def take(self) -> list[Request] | None:
+        """L3: the batch."""
         return self._oldest(self.ready)
 
     def updated(self) -> list[Request]:
+        """L2: a new version."""
         self.engine = self.version
         self.updates += 1
         if self.updates % self._window == 0:
@@ -152,92 +168,112 @@ class Verl(Loop):
         return []
 
 
-@dataclass
 class _Buffer:
-    slots: list[Request | None]
-    occupied: list[bool] = field(default_factory=list)
+    """Places of one step: who has each, and which are occupied rather than reserved."""
+
+    def __init__(self, size: int) -> None:
+        self.slots: list[Request | None] = [None] * size
+        self.free = set(range(size))
+        self.reserved: set[int] = set()
 
     def full(self) -> bool:
         """READY: all occupied."""
-        return all(self.occupied)
+        return not self.free and not self.reserved
 
-    def empty(self) -> list[int]:
-        """Slots that nobody has."""
-        return [slot for slot, request in enumerate(self.slots) if request is None]
+    def put(self, slot: int, request: Request, *, reserve: bool) -> None:
+        """Give a free place away."""
+        self.slots[slot] = request
+        self.free.remove(slot)
+        if reserve:
+            self.reserved.add(slot)
+
+    def clear(self, slot: int) -> Request | None:
+        """Take a reserved place back."""
+        request, self.slots[slot] = self.slots[slot], None
+        self.reserved.remove(slot)
+        self.free.add(slot)
+        return request
 
 
 class Psrl(Loop):
-    """Buffers with reserved and occupied slots; an update with partial rollouts clears every reservation."""
+    """Buffers with reserved and occupied places; an update with partial rollouts clears every reservation."""
 
     def __init__(self, batch: int, staleness: int) -> None:
         super().__init__(batch, staleness)
         self._buffers: dict[int, _Buffer] = {}
+        self._where: dict[int, tuple[int, int]] = {}  # place of a reserved request
 
     def _pending(self, first: int, last: int) -> list[int]:
-        """Create buffers as needed and return those of a range that have an empty slot."""
+        """Create buffers as needed and return those of a range that have a free place."""
         for number in range(self.version, self.version + self.staleness + 1):
-            self._buffers.setdefault(number, _Buffer([None] * self.batch, [False] * self.batch))
-        return [n for n in range(first, last + 1) if n in self._buffers and self._buffers[n].empty()]
+            if number not in self._buffers:
+                self._buffers[number] = _Buffer(self.batch)
+        return [n for n in range(first, last + 1) if n in self._buffers and self._buffers[n].free]
 
     def quota(self) -> int:
+        """L1."""
         last = self.version + self.staleness
-        return sum(len(self._buffers[n].empty()) for n in self._pending(self.version, last))
+        return sum(len(self._buffers[n].free) for n in self._pending(self.version, last))
 
     def admitted(self, request: Request) -> None:
+        """L1: count it."""
         number = self._pending(request.version, request.version + self.staleness)[-1]
-        self._buffers[number].slots[self._buffers[number].empty()[-1]] = request
+        self._reserve(request, number, max(self._buffers[number].free))
 
-    def _place(self, request: Request) -> tuple[int, int] | None:
-        for number, buffer in self._buffers.items():
-            if request in buffer.slots:
-                return number, buffer.slots.index(request)
-        return None
+    def _reserve(self, request: Request, number: int, slot: int) -> None:
+        self._buffers[number].put(slot, request, reserve=True)
+        self._where[request.rid] = number, slot
 
     def completed(self, request: Request) -> bool:
-        place = self._place(request)
+        """L3: keep or drop."""
+        place = self._where.pop(request.rid, None)
         if place is None:
             return False
         number, slot = place
-        self._buffers[number].slots[slot] = None
+        self._buffers[number].clear(slot)
         self._fill(request.version, number, slot)
         lowest = self._pending(request.version, request.version + self.staleness)[0]
         buffer = self._buffers[lowest]
-        first = buffer.empty()[0]
-        buffer.slots[first], buffer.occupied[first] = request, True
+        buffer.put(min(buffer.free), request, reserve=False)
         return True
 
     def _fill(self, version: int, number: int, slot: int) -> None:
         """Move the first reservation that may wait that long into the place that became free."""
         for n in range(version, min(version + self.staleness, number) + 1):
             buffer = self._buffers.get(n)
-            if buffer is None or buffer.full():
-                continue
-            for place in range(slot if n == number else self.batch):
-                moved = buffer.slots[place]
-                if moved is None or buffer.occupied[place] or not number - self.staleness <= moved.version <= number:
-                    continue
-                self._buffers[number].slots[slot] = moved
-                reserved = [p for p, r in enumerate(buffer.slots) if r is not None and not buffer.occupied[p]]
-                gap = min((p for p in reserved if p < place), default=place)
-                buffer.slots[place] = buffer.slots[gap] if gap != place else None
-                buffer.slots[gap] = None
-                return
+            for place in sorted(buffer.reserved) if buffer else ():
+                moved = buffer.slots[place] if buffer else None
+                if (n == number and place >= slot) or moved is None or buffer is None:
+                    break
+                if number - self.staleness <= moved.version <= number:
+                    buffer.clear(place)
+                    self._reserve(moved, number, slot)
+                    self._close(n, place)
+                    return
+
+    def _close(self, number: int, gap: int) -> None:
+        """The lowest reservation of a buffer takes a gap above it."""
+        buffer = self._buffers[number]
+        lowest = min(buffer.reserved, default=gap)
+        if lowest < gap and (request := buffer.clear(lowest)) is not None:
+            self._reserve(request, number, gap)
 
     def has_batch(self) -> bool:
         """Whether the trainer's buffer is READY."""
         return self.version in self._buffers and self._buffers[self.version].full()
 
     def take(self) -> list[Request] | None:
+        """L3: the batch."""
         if not self.has_batch():
             return None
         buffer = self._buffers.pop(self.version)
         return [request for request in buffer.slots if request is not None]
 
     def aborted(self) -> None:
-        for buffer in self._buffers.values():
-            for slot, request in enumerate(buffer.slots):
-                if request is not None and not buffer.occupied[slot]:
-                    buffer.slots[slot] = None
+        """L2: what an abort means here."""
+        for number, slot in self._where.values():
+            self._buffers[number].clear(slot)
+        self._where.clear()
 
 
 def loop(name: str, batch: int, staleness: int, **knobs: Any) -> Loop:
@@ -246,7 +282,8 @@ def loop(name: str, batch: int, staleness: int, **knobs: Any) -> Loop:
     Raises:
         KeyError: no such policy.
     """
-    return LOOPS[name](batch, staleness, **knobs)
+    made: Loop = LOOPS[name](batch, staleness, **knobs)
+    return made
 
 
 LOOPS: dict[str, type[Any]] = {"areal": Areal, "roll": Roll, "slime": Slime, "verl": Verl, "psrl": Psrl}
