@@ -77,6 +77,7 @@ CASES = (
     Case("psrl:retag", 1),
     Case("deadline", 1),
     Case("deadline", 2),
+    Case("deadline", 2, {"lookahead": 1}),
 )
 
 

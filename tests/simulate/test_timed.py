@@ -73,6 +73,14 @@ def test_a_proven_bound_holds_against_a_clock(name: str) -> None:
         assert (summary.max_staleness() or 0) <= 1
 
 
+def test_the_deadline_control_drops_nothing_and_fills_the_bound() -> None:
+    summary = setup("deadline", WORKLOADS["long tail"], bound=4, lookahead=1).run(40)
+    assert summary.dropped_tokens == summary.cancelled_tokens == 0
+    assert summary.max_staleness() == 4  # a straggler had the whole bound
+    whole = setup("deadline", WORKLOADS["long tail"], bound=4).run(40)
+    assert summary.mean_staleness() < whole.mean_staleness()
+
+
 @pytest.mark.parametrize(
     ("name", "workload"),
     [
