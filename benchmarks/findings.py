@@ -17,7 +17,9 @@ import polars as pl
 from staleness_audit.simulate.page import means, write_page
 from staleness_audit.simulate.sweep import Point, all_policies, grid, sweep
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "findings.md"
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "findings.md"
+DATA = HERE / "data" / "findings"
 SHORT = "lognormal:mu=5,sigma=0.6,group=4,longest=8192"
 LONG = "lognormal:mu=5,sigma=1.2,group=4,longest=8192"
 HEAVY = "pareto:low=60,alpha=1.4,group=4,longest=8192"
@@ -123,7 +125,7 @@ SWEEPS = {
 def main() -> None:
     """Run the sweeps and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("findings"), help="where finished runs are kept")
+    parser.add_argument("--results", type=Path, default=DATA, help="where finished runs are kept")
     results = parser.parse_args().results
     page = PAGE.read_text(encoding="utf-8")
     for name, (points, render) in SWEEPS.items():
