@@ -75,6 +75,8 @@ CASES = (
     Case("psrl", 1),
     Case("psrl", 2),
     Case("psrl:retag", 1),
+    Case("psrl:native-multi-turn", 1),
+    Case("psrl:native-multi-turn", 2, batch=1),
     Case("deadline", 1),
     Case("deadline", 2),
     Case("deadline", 2, {"lookahead": 1}),

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 Effect = tuple[str, int, tuple["Group", ...], str]
 """What a move did: kind, version, groups concerned, reason. Kinds: ``admitted``, ``finished``, ``trained`` (at that
-version), ``published``, ``serving`` (from now on), ``dropped``, ``cancelled``, ``lost``, ``note`` (reason is text)."""
+version), ``published``, ``serving`` (from now on), ``dropped``, ``cancelled``, ``lost``, ``turn``
+(a later turn is made by that older version), ``note`` (reason is text)."""
 
 
 class Group(NamedTuple):

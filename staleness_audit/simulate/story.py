@@ -87,6 +87,8 @@ def _sentences(effect: Effect, culprit: Group) -> Iterator[str]:
         yield f"the step from v{version} begins with {names} (staleness {ages})"
     elif kind == "published":
         yield f"the step ends: v{version} is published"
+    elif kind == "turn":
+        yield f"a later turn of {names} is made by an instance that still serves v{version}"
     elif kind == "serving":
         yield f"the engines serve v{version}"
     elif kind in ("dropped", "cancelled", "lost"):
@@ -122,6 +124,7 @@ class _Scribe:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._flying: dict[str, int] = {}
+        self._serving = 0
         self._training: tuple[int, int, int] | None = None  # version, groups, moment of its beginning
 
     def write(self, moment: int, kind: str, version: int, groups: tuple[Group, ...], reason: str) -> None:
@@ -129,6 +132,7 @@ class _Scribe:
             for name, sampling in self._flying.items():
                 self._span(name, sampling, moment)
                 self._flying[name] = version
+            self._serving = version
         elif kind == "published":
             self.step(moment)
             self._log.write("sync", f'"version": {version}, "ts": {moment}')
@@ -145,6 +149,11 @@ class _Scribe:
             fields += f', "group_id": "{name}"'
         elif name in self._flying:
             self._span(name, self._flying.pop(name), moment)
+        if kind == "turn":
+            # Its own instance goes on with it afterwards.
+            self._span(name, version, moment)
+            self._flying[name] = self._serving
+            return
         if kind in ("trained", "dropped"):
             fields += f', "step": {version}'
         if reason:

@@ -201,4 +201,4 @@ def _parallel(points: Sequence[Point], workers: int | None) -> Iterator[dict[str
 
 def all_policies() -> list[str]:
     """Return the names of policies that a timed comparison makes sense for: no variant that only a proof needs."""
-    return [name for name in POLICIES if name not in ("psrl:retag", "verl:one-step-off")]
+    return [name for name in POLICIES if name not in ("psrl:retag", "psrl:native-multi-turn", "verl:one-step-off")]

@@ -154,6 +154,7 @@ MORE = [
     ("prime-rl", 1, {"queue_check": "false"}, None),
     ("nemo-rl:ready_first", 1, {}, None),
     ("psrl:retag", 1, {}, None),
+    ("psrl:native-multi-turn", 1, {}, 2),  # the guide's: true 2, reported 1
     ("verl:null", 1, {}, None),
     ("verl:wait", 2, {"num_warmup_batches": "4", "resumes": "0"}, None),
     ("verl:fully-async", 1, {}, None),
@@ -252,6 +253,7 @@ def test_the_table_agrees_with_the_cards_that_name_several_cases() -> None:
     # PSRL: the pinned version's bound; none where a resumed request is tagged anew.
     assert found["psrl", "-", "2"] == ("yes", "2")
     assert found["psrl:retag", "-", "1"] == ("no", "none")
+    assert found["psrl:native-multi-turn", "-", "1"][0] == "no"
 
 
 class TestCommand:

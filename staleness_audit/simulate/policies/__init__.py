@@ -58,6 +58,7 @@ POLICIES: Mapping[str, Preset] = MappingProxyType(
         "nemo-rl:async_grpo": Preset(AsyncGrpo),
         "psrl": Preset(Psrl),
         "psrl:retag": Preset(Psrl, {"retag": True}),
+        "psrl:native-multi-turn": Preset(Psrl, {"native_multi_turn": True}),
         "deadline": Preset(Deadline),
     }
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,14 @@ class Psrl(Policy):
 
     ``label`` is the pinned version u, ``target`` the buffer. One instance serves, which pulls a new version some time
     after it was pushed. ``retag``: a resumed request is tagged with the version it resumes under, as in releases whose
-    server did so by itself; the tokens it has keep their version.
+    server did so by itself; the tokens it has keep their version. ``native_multi_turn``: later turns are sent without a
+    version, and a second instance that lags behind the first may take them; only the prover makes such turns.
     """
 
     staleness: int = 1
     max_dispatch_ahead: int = 5
     retag: bool = False
+    native_multi_turn: bool = False
     pull_s: float = 0.1
 
     sees = ("label", "target")
@@ -38,6 +41,8 @@ class Psrl(Policy):
     def start(self, state: State) -> None:
         """What the dispatch gate lets out at version 0."""
         state.counts["quota"] = (min(self.staleness, self.max_dispatch_ahead) + 1) * self.batch
+        if self.native_multi_turn:
+            state.marks["lagging"] = (0,)
 
     def _free(self, state: State, buffer: int) -> int:
         if buffer < state.v + (1 if state.training or state.held else 0):
@@ -81,15 +86,36 @@ class Psrl(Policy):
         state.counts["quota"] += self.batch
 
     def own(self, state: State) -> tuple[str, ...]:
-        """The instance pulls the newest version."""
-        return ("pull",) if state.serving < state.v else ()
+        """An instance pulls the newest version; a later turn goes to the one that lags."""
+        possible = ["pull"] if state.serving < state.v else []
+        if self.native_multi_turn:
+            (lagging,) = state.marks["lagging"]
+            if lagging < state.v:
+                possible.append("pull lagging")
+            # A group with a place in a buffer may use any version that still reaches that buffer (selector, rule 3).
+            possible += [
+                f"turn {group.id}"
+                for group in state.running.values()
+                if lagging < group.first and lagging + self.staleness >= group.target
+            ]
+        return tuple(possible)
 
     def delay(self, name: str) -> float:
         """The coordinator looks for instances behind at intervals."""
-        return self.pull_s
+        return math.inf if name.startswith("turn") else self.pull_s
 
     def move(self, state: State, name: str) -> None:
         """Requests are interrupted and go on under the new version, with their old tag or a new one."""
+        if name == "pull lagging":
+            state.marks["lagging"] = (state.v,)
+        elif name.startswith("turn"):
+            group, (lagging,) = state.running[int(name.split()[1])], state.marks["lagging"]
+            state.running[group.id] = group._replace(first=lagging)
+            state.tell("turn", lagging, (state.running[group.id],))
+        else:
+            self._pull(state)
+
+    def _pull(self, state: State) -> None:
         state.serving = state.v
         if self.retag and state.running:
             state.tell("note", state.v, (), f"groups in flight are tagged v{state.v} anew")
