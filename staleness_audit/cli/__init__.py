@@ -14,8 +14,10 @@ from staleness_audit.cli.audit import audit
 from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
 from staleness_audit.cli.frameworks import frameworks
+from staleness_audit.cli.prove import prove
 from staleness_audit.cli.root import app
-from staleness_audit.cli.simulate import prove, simulate, sweep
+from staleness_audit.cli.simulate import simulate
+from staleness_audit.cli.sweep import sweep
 from staleness_audit.cli.tables import ingest, sql
 from staleness_audit.errors import BrokenPlugin
 

@@ -11,7 +11,8 @@ from staleness_audit.errors import AuditError
 from staleness_audit.simulate.engine import Cost
 from staleness_audit.simulate.eventlog import EventLog
 from staleness_audit.simulate.policy import Policy
-from staleness_audit.simulate.timed import Progress, Resources, Simulation, Summary
+from staleness_audit.simulate.summary import Summary
+from staleness_audit.simulate.timed import Progress, Resources, Simulation
 from staleness_audit.simulate.workload import Workload
 
 SYNCS = ("continue", "resume")

@@ -138,15 +138,15 @@ def _successors(rules: Policy, state: State) -> list[State]:
 
 BROKEN = [
     ("trl", 1, {}, 2),
-    ("trl:token-budget", 1, {}, 3),
-    ("openrlhf:over-sampling", 1, {"oversampling": "4"}, 4),  # the guide's: batch 7 of the call at version 3
     ("roll", 1, {"model_update_frequency": "3"}, 3),  # the guide's: R = 1, F = 3
-    ("prime-rl", 1, {"label_race": "true"}, 2),
     ("nemo-rl:in_order", 1, {"resumed_from_lookahead": "4", "batch": "1"}, 4),
     ("verl:wait", 1, {}, 2),
-    ("dressage", 2, {}, None),
 ]
 MORE = [
+    ("trl:token-budget", 1, {}, 3),
+    ("openrlhf:over-sampling", 1, {"oversampling": "4"}, 4),  # the guide's: batch 7 of the call at version 3
+    ("prime-rl", 1, {"label_race": "true"}, 2),
+    ("dressage", 2, {}, None),
     ("areal", 1, {}, None),
     ("skyrl", 1, {}, None),
     ("slime", 2, {}, None),

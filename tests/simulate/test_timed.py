@@ -19,7 +19,8 @@ from staleness_audit.errors import AuditError
 from staleness_audit.simulate.engine import Cost, Engine, Sequence
 from staleness_audit.simulate.policies import POLICIES, build
 from staleness_audit.simulate.setup import Setup, read_costs
-from staleness_audit.simulate.timed import Resources, Summary
+from staleness_audit.simulate.summary import Summary
+from staleness_audit.simulate.timed import Resources
 from staleness_audit.simulate.workload import Workload, read_workload
 
 WORKLOADS = {
@@ -84,10 +85,11 @@ def test_the_deadline_control_drops_nothing_and_fills_the_bound() -> None:
 @pytest.mark.parametrize(
     ("name", "workload"),
     [
-        ("verl:drop", "long tail"),
         ("trl", "turns and failures"),
         ("nemo-rl:windowed", "long tail"),
-        ("slime", "all alike"),
+        pytest.param("verl:drop", "long tail", marks=pytest.mark.slow),
+        pytest.param("slime", "all alike", marks=pytest.mark.slow),
+        pytest.param("prime-rl", "turns and failures", marks=pytest.mark.slow),
     ],
 )
 def test_the_audit_finds_in_the_log_what_the_simulator_did(name: str, workload: str, tmp_path: Path) -> None:
