@@ -1,6 +1,9 @@
-"""Benchmarks of the audit on canonical logs, as ratios measured in one run; writes RESULTS.md beside this file.
+"""Benchmarks of the audit, as ratios measured in one run; writes RESULTS.md beside this file.
 
-    python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
+    python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3] [--only events|frameworks]
+
+On canonical logs the whole audit is measured, on the artifacts of each framework the reading (``frameworks.py``); with
+``--only`` the other half of RESULTS.md stays as it is.
 
 Every command runs as its own process, alternating with those it is compared with; the fastest repetition counts.
 Memory is the peak resident set of the process. Logs are generated once into ``benchmarks/data`` (ignored by git).
@@ -19,8 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import frameworks
+
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
+FRAMEWORKS = "## Artifacts of the frameworks"
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,8 @@ def run(command: Sequence[str], cwd: Path) -> Cost:
         os.chdir(cwd)
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
+        # As an installed tool starts: from bytecode.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.execv(command[0], list(command))
     _, status, usage = os.wait4(pid, 0)
     wall = time.perf_counter() - started
@@ -92,8 +100,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trajectories", type=int, default=1_000_000)
     parser.add_argument("--tokens", type=int, default=20_000_000)
+    parser.add_argument("--megabytes", type=int, default=32, help="size of each framework's artifact")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=("events", "frameworks"))
     options = parser.parse_args()
+    above, _, below = (HERE / "RESULTS.md").read_text().partition(FRAMEWORKS)
+    if options.only != "frameworks":
+        above = "\n".join(measure_events(options))
+    if options.only != "events":
+        below = "\n".join(measure_frameworks(options))
+    (HERE / "RESULTS.md").write_text(f"{above.strip()}\n\n{FRAMEWORKS}\n\n{below.strip()}\n")
+    print((HERE / "RESULTS.md").read_text())
+
+
+def measure_frameworks(options: argparse.Namespace) -> list[str]:
+    """Return the lines of the section about the frameworks' own artifacts."""
+    table = frameworks.measure_all(options.megabytes, options.repeat)
+    return [
+        f"Each artifact grown to about {options.megabytes} MiB from a recorded run; reading it into tables, in one "
+        f"process, beside a library that merely reads the same bytes. Fastest of {options.repeat}; {_machine()}.",
+        "",
+        *table,
+    ]
+
+
+def measure_events(options: argparse.Namespace) -> list[str]:
+    """Return the lines of the part about canonical logs."""
     log = generate(f"spans-{options.trajectories}", "--trajectories", str(options.trajectories))
     double = generate(f"spans-{2 * options.trajectories}", "--trajectories", str(2 * options.trajectories))
     lists = generate(f"lists-{options.tokens}", "--tokens-listed", str(options.tokens))
@@ -153,22 +185,22 @@ def main() -> None:
         ),
         row("(d) whole audit of version lists : json and min()", whole.wall, smallest.wall, "-", True),
     ]
-    lines = [
+    return [
         "# Benchmark results",
         "",
         f"{options.trajectories:,} trajectories of 3 spans ({log.stat().st_size / 1e6:.0f} MB of JSON lines); "
         f"{options.tokens:,} tokens listed one version each ({lists.stat().st_size / 1e6:.0f} MB). "
-        f"Fastest of {options.repeat}; {os.cpu_count()} cores, "
-        f"Python {platform.python_version()}. Made by `make bench`.",
+        f"Fastest of {options.repeat}; {_machine()}. Made by `make bench`.",
         "",
         *table,
         "",
         f"(c) peak memory of the cold audit: {gib:.2f} GiB (aim <= 1.5 GiB); CPU of the cold audit {cold.cpu:.1f} s, "
         f"of the json script {plain.cpu:.1f} s.",
-        "",
     ]
-    (HERE / "RESULTS.md").write_text("\n".join(lines))
-    print("\n".join(lines))
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}"
 
 
 def _read_lists(lists: Path, scratch: Path) -> Cost:

@@ -5,7 +5,8 @@ A generated part stands between `<!-- generated: WHAT -->` and `<!-- end -->`, w
     output COMMAND   the command and what it prints, at 100 columns without colour, and its exit code if not 0
     help [COMMAND]   `staleness-audit COMMAND --help`
     file PATH        the contents of a file of the repository
-    tables | products | kinds | reported | frameworks | modes | losses      from the code and the parsers' cards
+    tables | products | kinds | reported | figures | frameworks | modes | losses   from the code and the parsers' cards
+    action           inputs and outputs of the GitHub action
     samples          the recorded cases and what is true of them
     guarantees       what the prover finds about every simulated policy
 
@@ -28,8 +29,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import yaml
 
 from staleness_audit import plugins
+from staleness_audit.check.figures import FIGURES
 from staleness_audit.check.reported import CANONICAL
 from staleness_audit.rebuild import modules
 from staleness_audit.report.terminal.schema import COLUMNS, GRAINS
@@ -179,6 +182,19 @@ def _reported(_: str) -> str:
     return _table(("name", "meaning"), [(f"`{name}`", meaning) for name, meaning in CANONICAL.items()])
 
 
+def _figures(_: str) -> str:
+    kinds = {"share": "share, 0 to 1", "word": "word or truth value", "versions": "versions", "tokens": "tokens"}
+    rows = [(f"`{figure.path}`", figure.title, kinds.get(figure.kind, figure.kind)) for figure in FIGURES]
+    return _table(("figure", "meaning", "kind"), list(rows))
+
+
+def _action(_: str) -> str:
+    action = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
+    inputs = [(f"`{name}`", given["description"]) for name, given in action["inputs"].items()]
+    outputs = [(f"`{name}`", given["description"]) for name, given in action["outputs"].items()]
+    return _table(("input", "meaning"), list(inputs)) + "\n" + _table(("output", "meaning"), list(outputs))
+
+
 def _frameworks(_: str) -> str:
     rows: list[tuple[object, ...]] = []
     for name, parser in plugins.parsers().items():
@@ -205,12 +221,14 @@ def _modes(_: str) -> str:
             )
             for mode in card.modes
         ]
+        figures = [(f"`{figure.raw_name}`", figure.measures) for figure in card.figures]
         artifacts = [(f"`{artifact.path}`", artifact.switch, artifact.proves) for artifact in card.artifacts]
         parts.append(
             f"## `{name}`: {card.title}\n\nOne version is one of: {card.unit}.\n\n"
             + _table(("artifact", "how to switch it on", "what it proves"), artifacts)
             + "\n"
             + _table(("mode", "knob", "bound on `v_train - v_gen`", "strict", "true limit", "why"), modes)
+            + (f"\n{_table(('its own figure', 'is'), figures)}" if figures else "")
             + f"\nWhat betrays a loss: {card.betrays}\n"
         )
     return "\n".join(parts)
@@ -248,6 +266,8 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "products": _products,
     "kinds": _kinds,
     "reported": _reported,
+    "figures": _figures,
+    "action": _action,
     "frameworks": _frameworks,
     "modes": _modes,
     "losses": _losses,

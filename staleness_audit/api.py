@@ -151,6 +151,8 @@ class AuditResult:
         """
         if trajectory_id is None:
             worst = self.data["violations"]["worst"] or []
+            if not worst and self.bound is None:
+                raise AuditError("Without a bound no trajectory is the worst: give --bound, or name a trajectory.")
             if not worst:
                 raise AuditError("No trajectory exceeds the bound, so there is no worst one; name a trajectory.")
             trajectory_id = str(worst[0]["trajectory_id"])

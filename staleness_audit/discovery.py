@@ -52,7 +52,7 @@ class Piece:
     """The bytes ``[start, end)`` of a file. ``first_line`` is the number of the line that begins at ``start``.
 
     ``digest`` is the SHA-256 of the file's bytes from 0 to ``end`` (compressed bytes of a compressed file), so that a
-    piece is the same only if all before it is.
+    piece is the same only if all before it is. ``lines``: how many begin in it (0 for a compressed or binary file).
     """
 
     source: str
@@ -60,6 +60,7 @@ class Piece:
     end: int
     first_line: int
     digest: str
+    lines: int = 0
 
 
 @dataclass
@@ -110,14 +111,14 @@ class RunFiles:
 
     def head(self, source: str, size: int = 4096) -> bytes:
         """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
-        found = b""
+        found = bytearray()
         try:
             with self.open(source) as stream:
                 while len(found) < size and (part := stream.read(min(size - len(found), _HEAD_STEP))):
                     found += part
         except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
-            return found
-        return found
+            return bytes(found)
+        return bytes(found)
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -132,20 +133,33 @@ class RunFiles:
             size += len(chunk)
         return Piece(source, 0, size, 1, digest.hexdigest())
 
-    def split(self, source: str, target_bytes: int = 64 << 20) -> list[Piece]:
+    def split(self, source: str, target_bytes: int = 64 << 20) -> Iterator[Piece]:
         """Cut a file of lines into pieces of about ``target_bytes`` that begin and end at line boundaries.
 
         Bytes that an earlier ingestion has seen keep their cuts, so that of a grown file only the new lines are new
-        pieces. An unterminated last line is a piece of its own. A compressed file is one piece.
+        pieces. An unterminated last line is a piece of its own. A compressed file is one piece. A piece is yielded as
+        soon as its bytes are hashed, so that it can be read while the next one is looked for.
         """
         file = self.file(source)
-        if file.compressed:
-            return [self.whole(source)]
-        signature, pieces = self.known.get(source, ("", ()))
+        signature, known = self.known.get(source, ("", ()))
         if signature == file.signature:
-            return list(pieces)
-        cuts = [piece for piece in pieces if piece.end <= file.bytes]
-        return list(_cut(file, cuts, target_bytes))
+            yield from known
+            return
+        pieces = []
+        found = (
+            iter((self.whole(source),))
+            if file.compressed
+            else _cut(file, [piece for piece in known if piece.end <= file.bytes], target_bytes)
+        )
+        for piece in found:
+            pieces.append(piece)
+            yield piece
+        self.known[source] = (file.signature, tuple(pieces))
+
+    def digest(self, source: str) -> str:
+        """SHA-256 of a file's bytes, in hexadecimal."""
+        *_, last = self.split(source)
+        return last.digest
 
 
 class _ZstdFile(io.RawIOBase):
@@ -241,15 +255,16 @@ def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece
             offset = stop
             unchanged = known_ends.pop(position, None) in (None, digest.hexdigest())
             if cut and unchanged and last_newline == position > start:
-                yield Piece(file.source, start, position, first_line, digest.hexdigest())
+                yield Piece(file.source, start, position, first_line, digest.hexdigest(), line - first_line)
                 start, first_line = position, line
     if start < last_newline < position:
         tail, part = before_last_newline
         tail.update(part)
-        yield Piece(file.source, start, last_newline, first_line, tail.hexdigest())
+        yield Piece(file.source, start, last_newline, first_line, tail.hexdigest(), line - first_line)
         start, first_line = last_newline, line
     if position > start or position == 0:
-        yield Piece(file.source, start, position, first_line, digest.hexdigest())
+        unterminated = position > last_newline
+        yield Piece(file.source, start, position, first_line, digest.hexdigest(), line - first_line + unterminated)
 
 
 def _next_stop(
@@ -265,6 +280,15 @@ def _next_stop(
         if at >= 0:
             return at + 1, True
     return len(chunk), False
+
+
+def read_fully(stream: BinaryIO, size: int) -> bytes:
+    """Read up to ``size`` bytes; fewer only at the end (decompressors may return short reads)."""
+    parts = []
+    while size > 0 and (part := stream.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:
@@ -292,8 +316,41 @@ def discover(path: Path) -> RunFiles:
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
     _walk(path.resolve(), "", files, skipped)
-    listed = tuple(sorted(files, key=lambda file: natural(file.source)))
+    listed = tuple(sorted(_once(files, skipped), key=lambda file: natural(file.source)))
     return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)))
+
+
+def _once(files: list[RunFile], skipped: list[tuple[str, str]]) -> list[RunFile]:
+    """Leave out files that only repeat another of the same name (``x.log.gz`` beside ``x.log``), or its beginning."""
+    by_name: dict[str, list[RunFile]] = {}
+    for file in files:
+        by_name.setdefault(file.name, []).append(file)
+    kept = []
+    for alike in by_name.values():
+        alike.sort(key=lambda file: (file.compressed, file.source))
+        while len(alike) > 1 and (longer := _longer(alike[0], alike[-1])):
+            shorter = alike.pop() if longer is alike[0] else alike.pop(0)
+            skipped.append((shorter.source, f"it only repeats {longer.source}, which is read"))
+        kept += alike
+    return kept
+
+
+def _longer(one: RunFile, other: RunFile) -> RunFile | None:
+    """Return the one whose content goes on where that of the other ends (the first if they are equal), if so."""
+    run = RunFiles(one.path.parent, (one, other))
+    try:
+        with run.open(one.source) as first, run.open(other.source) as second:
+            while True:
+                a, b = read_fully(first, _READ_BYTES), read_fully(second, _READ_BYTES)
+                shared = min(len(a), len(b))
+                if a[:shared] != b[:shared]:
+                    return None
+                if len(a) != len(b):
+                    return one if len(a) > len(b) else other
+                if not a:
+                    return one
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+        return None
 
 
 def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -24,6 +26,22 @@ def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.Duc
     connection = duckdb.connect(config=config)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
+
+
+def session() -> duckdb.DuckDBPyConnection:
+    """Open a connection to the process's one DuckDB, for work that makes nothing but temporary things.
+
+    It costs next to nothing, and all who work at the same time share one memory limit.
+    """
+    cursor = _shared(os.getpid()).cursor()
+    cursor.execute("SET TimeZone = 'UTC'")
+    return cursor
+
+
+@cache
+def _shared(process: int) -> duckdb.DuckDBPyConnection:
+    """The DuckDB of a process (one that was forked must not use its parent's)."""
+    return connect()
 
 
 def literal(text: str) -> str:

@@ -18,12 +18,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import duckdb
@@ -39,7 +41,7 @@ from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PROCESSES_FROM_BYTES = 256 << 20
 
 Progress = Callable[[int, int, str], None]
@@ -190,18 +192,15 @@ def _ingest(
             source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
             for source, entry in old.manifest["inputs"].items()
         }
-    units = list(parser.plan(run))
-    keys = [_unit_key(parser, unit) for unit in units]
+    parts_folder = folder / ".parts"
+    parts_folder.mkdir(exist_ok=True)
+    units, keys = _read_units(run, parser, parts_folder, workers, progress)
     inputs = _inputs(run, units)
     key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files), run.assume])
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
         return old
-    parts_folder = folder / ".parts"
-    parts_folder.mkdir(exist_ok=True)
-    todo = [(key_, unit) for key_, unit in zip(keys, units, strict=True) if not (parts_folder / key_).exists()]
-    _read_units(run, parser, dict(todo), parts_folder, workers, progress, len(units))
     facts = _finish(run, parser, keys, key, parts_folder, choice)
     return _assemble(run, parser, choice, folder, keys, key, inputs, facts)
 
@@ -273,35 +272,75 @@ def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
 
 
 def _read_units(
-    run: RunFiles,
-    parser: Parser,
-    todo: dict[str, Unit],
-    parts: Path,
-    workers: int | None,
-    progress: Progress | None,
-    total: int,
-) -> None:
-    done = total - len(todo)
-    size = sum(piece.end - piece.start for unit in todo.values() for piece in unit.pieces)
+    run: RunFiles, parser: Parser, parts: Path, workers: int | None, progress: Progress | None
+) -> tuple[list[Unit], list[str]]:
+    """Read the units that have no part yet, while the plan goes on naming others; return all units and their keys."""
+    units: list[Unit] = []
+    keys: list[str] = []
+    counter = _Counter(progress)
+
+    def unread() -> Iterator[tuple[str, Unit]]:
+        seen = set()
+        for unit in parser.plan(run):
+            key = _unit_key(parser, unit)
+            units.append(unit)
+            keys.append(key)
+            if key not in seen and not (parts / key).exists():
+                counter.planned += 1
+                yield key, unit
+            seen.add(key)
+
+    todo = unread()
+    first, large = _until_large(todo, _parallel_from(parser))
     if workers is None:
-        workers = (os.cpu_count() or 1) if size >= PROCESSES_FROM_BYTES and len(todo) > 1 else 0
+        workers = (os.cpu_count() or 1) if large else 0
     if workers <= 1:
-        for key, unit in todo.items():
+        for key, unit in chain(first, todo):
             _read_unit(parser, run, unit, parts / key)
-            done += 1
-            if progress:
-                progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
-        return
+            counter.done(unit)
+        return units, keys
     with _pool(parser, workers) as pool:
-        futures: dict[Future[None], Unit] = {
-            pool.submit(_read_unit, parser, run, unit, parts / key): unit for key, unit in todo.items()
-        }
-        for future in as_completed(futures):
+        futures = []
+        for key, unit in chain(first, todo):
+            future = pool.submit(_read_unit, parser, run, unit, parts / key)
+            future.add_done_callback(lambda _, unit=unit: counter.done(unit))  # type: ignore[misc]
+            futures.append(future)
+        for future in futures:
             future.result()
-            done += 1
-            if progress:
-                unit = futures[future]
-                progress(done, total, unit.pieces[0].source if unit.pieces else unit.kind)
+    return units, keys
+
+
+class _Counter:
+    """Tells ``progress`` how many of the units planned so far are done, whichever thread has done them."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.planned = 0
+        self._progress = progress
+        self._done = 0
+        self._lock = Lock()
+
+    def done(self, unit: Unit) -> None:
+        with self._lock:
+            self._done += 1
+            if self._progress:
+                self._progress(self._done, self.planned, unit.pieces[0].source if unit.pieces else unit.kind)
+
+
+def _until_large(todo: Iterator[tuple[str, Unit]], limit: int) -> tuple[list[tuple[str, Unit]], bool]:
+    """Take units until it is clear whether they are worth several workers: two or more, of ``limit`` bytes in all."""
+    taken: list[tuple[str, Unit]] = []
+    size = 0
+    for key, unit in todo:
+        taken.append((key, unit))
+        size += sum(piece.end - piece.start for piece in unit.pieces)
+        if len(taken) > 1 and size >= limit:
+            return taken, True
+    return taken, False
+
+
+def _parallel_from(parser: Parser) -> int:
+    """Bytes from which several workers are worth starting: threads cost little, processes import everything anew."""
+    return PROCESSES_FROM_BYTES if getattr(parser, "uses_processes", True) else 0
 
 
 def _pool(parser: Parser, workers: int) -> Executor:
@@ -389,6 +428,7 @@ def _assemble(
         "parser_version": parser.version,
         "detected_by": list(choice.detection.evidence),
         "facts": _plain(facts),
+        "figures": [[figure.raw_name, figure.measures] for figure in parser.card.figures],
         "tables": tables,
         "inputs": inputs,
     }

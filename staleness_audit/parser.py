@@ -16,7 +16,7 @@ A parser knows a format and the tables. It never knows the bound that is audited
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -215,8 +215,11 @@ class Parser(Protocol):
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the format from names and first bytes; cheap, never raises on foreign files."""
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """List the units of input, in the order in which the run wrote them where names tell."""
+    def plan(self, run: RunFiles) -> Iterable[Unit]:
+        """Name the units of input, in the order in which the run wrote them where names tell.
+
+        A generator lets the first units be read while later ones are still looked for.
+        """
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Write what one unit says. Damage becomes diagnostics; raise only for defects of the parser itself."""
@@ -247,11 +250,23 @@ class Mode:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A number the framework logs about itself that is not what the audit calls by that name.
+
+    ``raw_name``: as in ``reported`` (``*`` stands for any part of it); ``measures``: one clause that says what it
+    measures, and so why it may differ from the rebuilt figure.
+    """
+
+    raw_name: str
+    measures: str
+
+
+@dataclass(frozen=True)
 class Card:
     """A framework on one page: shown by ``staleness-audit frameworks`` and in ``docs/frameworks.md``.
 
     ``refines``: names of parsers whose formats this one also matches but understands better. ``betrays``: which losses
-    of input this format betrays, and which nothing can (DESIGN section 3).
+    of input this format betrays, and which nothing can (DESIGN section 3). ``figures``: what its own figures measure.
     """
 
     title: str
@@ -260,3 +275,4 @@ class Card:
     modes: tuple[Mode, ...]
     betrays: str
     refines: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()

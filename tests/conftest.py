@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Commands that tests start are an installed tool's: they need not compile its modules every time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class EventLog:

@@ -8,25 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
 
-COMMANDS = ("audit", "ingest", "explain", "sql", "frameworks")
-
-
-def run(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def sentence(result) -> str:
-    """The one line that an error is, after checking that there is nothing else."""
-    assert result.exit_code == 2, (result.output, result.exception)
-    lines = result.stderr.strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    assert "Traceback" not in result.output
-    return lines[0]
+COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "export", "frameworks")
 
 
 # ------------------------------------------------------------------------------------------------- the gate
@@ -386,10 +372,25 @@ def test_explain_one_and_the_worst(two_step_run):
     assert story["uses"][0]["staleness"] == {"lo": 2, "hi": 2}
 
 
+def test_explain_puts_causes_before_effects(event_log):
+    """The step's clock counts whole seconds: it says 7 for what happened after 7.4."""
+    log = event_log("run", bound=0)
+    log.add("span", trajectory_id="a", tokens=3, version=0, ts=6.1)
+    log.add("span", trajectory_id="a", tokens=4, version=1, ts=7.4)
+    log.add("enqueued", trajectory_id="a", ts=7.4)
+    log.add("trained", trajectory_id="a", step=1, ts=7.0)
+    log.add("step", step=1, version=1, started=7.0, ended=8.0)
+    path = log.close()
+    told = [entry["kind"] for entry in json.loads(run("explain", path, "a", "--format", "json").stdout)["entries"]]
+    assert told.index("span") < told.index("enqueued") < told.index("trained")
+    assert "comes from a coarser clock" in run("explain", path, "a").stdout
+
+
 def test_explain_says_what_is_wrong(two_step_run):
     path = two_step_run("run", bound=2)
     assert "No training trajectory is called 'zz'" in sentence(run("explain", path, "zz"))
     assert "No trajectory exceeds the bound" in sentence(run("explain", path, "--worst"))
+    assert "Without a bound no trajectory is the worst" in sentence(run("explain", two_step_run("free"), "--worst"))
     assert "Name a trajectory, or give --worst" in sentence(run("explain", path))
     assert "Name a trajectory, or give --worst" in sentence(run("explain", path, "b", "--worst"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import compare, logs, strategies, truth
@@ -230,3 +232,28 @@ def test_growing_in_steps_ends_where_reading_at_once_does(
             assert compare.escapes(halfway, truth.figures(lived, 1)) == []
         written(files, folder / "run")
         assert compare.differences(answer(folder / "run"), truth.figures(lived, 1)) == []
+
+
+def test_a_log_beside_its_compressed_copy_is_read_once(run: Path, read: list[Any]) -> None:
+    log = run / "w.staleness.jsonl"
+    alone = answer(run)
+    (run / "w.staleness.jsonl.gz").write_bytes(gzip.compress(log.read_bytes()))
+    (run / "w.staleness.jsonl.zst").write_bytes(zstandard.compress(log.read_bytes()[:100]))  # made while it grew
+    read.clear()
+    document = answer(run)
+    assert read == []
+    notes = {item["source"]: item["message"] for item in document["diagnostics"]["items"]}
+    assert "only repeats w.staleness.jsonl" in notes["w.staleness.jsonl.gz"]
+    assert "only repeats w.staleness.jsonl" in notes["w.staleness.jsonl.zst"]
+    assert document["violations"] == alone["violations"]
+
+
+def test_a_longer_compressed_copy_is_the_one_that_is_read(run: Path) -> None:
+    log = run / "w.staleness.jsonl"
+    whole = log.read_bytes()
+    alone = answer(run)
+    (run / "w.staleness.jsonl.gz").write_bytes(gzip.compress(whole))
+    log.write_bytes(whole[: len(whole) // 2])
+    document = answer(run)
+    assert [item["source"] for item in document["diagnostics"]["items"]] == ["w.staleness.jsonl"]
+    assert document["violations"]["trajectories"] == alone["violations"]["trajectories"]

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from staleness_audit.check.gate import Gate
 from staleness_audit.check.intervals import Class, Interval, histogram, mean, quantile, total
 
 
@@ -116,30 +115,3 @@ class TestByHand:
         assert Interval(1, 2).open_above() == Interval(1, None)
         assert 1 in Interval(None, 1)
         assert 2 not in Interval(None, 1)
-
-
-@pytest.mark.parametrize(
-    ("gate", "verdict", "violations", "code"),
-    [
-        (Gate(), "pass", Interval(0, 0), 0),
-        (Gate(), "fail", Interval(1, 1), 1),
-        (Gate(), "inconclusive", Interval(0, 3), 3),
-        (Gate(), "inconclusive", Interval(0, 0), 3),
-        (Gate(), "inconclusive", Interval(0, None), 3),
-        (Gate(strict=True), "inconclusive", Interval(0, None), 1),
-        (Gate(allow_inconclusive=True), "inconclusive", Interval(0, None), 0),
-        (Gate(allow_inconclusive=True), "fail", Interval(1, None), 1),
-        (Gate(max_violations=5), "fail", Interval(3, 5), 0),
-        (Gate(max_violations=5), "fail", Interval(6, 9), 1),
-        (Gate(max_violations=5), "fail", Interval(3, 6), 3),
-        (Gate(max_violations=5), "fail", Interval(3, None), 3),
-        (Gate(max_violations=5, strict=True), "fail", Interval(3, 6), 1),
-        (Gate(exit_zero=True), "fail", Interval(6, 9), 0),
-        (Gate(exit_zero=True), "inconclusive", Interval(0, None), 0),
-        (Gate(), "no-bound", None, 0),
-        (Gate(given=True), "no-bound", None, 3),
-        (Gate(given=True, exit_zero=True), "no-bound", None, 0),
-    ],
-)
-def test_gate(gate: Gate, verdict: str, violations: Interval | None, code: int) -> None:
-    assert gate.exit_code(verdict, violations) == code

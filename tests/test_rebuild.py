@@ -117,6 +117,18 @@ class TestTimes:
         assert data["mean_queued"] == pytest.approx(4 / 10)
         assert data["trainer_busy"] == pytest.approx(4 / 10)
 
+    def test_busy_and_waiting_are_parts_of_one_time(self, audited: Audit) -> None:
+        # Whole seconds: the second step is said to last from 11 to 12, but it waited for half of the 2 seconds.
+        data = audited(
+            closed(
+                trained("a", 1), step(1, 0, started=10, ended=11),
+                trained("b", 2), step(2, 0, started=11, ended=12, waited_us=500_000),
+            ),
+            bound=1,
+        ).data["throughput"]  # fmt: skip
+        assert data["trainer_waiting"] == pytest.approx(0.25)
+        assert data["trainer_busy"] is None
+
     def test_without_a_time_for_the_end_of_generation_nothing_is_said_of_the_queue(self, audited: Audit) -> None:
         data = audited(
             closed(tell("admitted", "a", ts=8), trained("a", 1), step(1, 0, started=10, ended=12)), bound=1

@@ -52,24 +52,18 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
-    exit_code = gate.exit_code(verdict, violations[gate.count] if limit is not None else None)
     listed = (
         worst_violations(rebuilt, limit, worst, facts.get("groups_per_step"), openings.training)
         if limit is not None and worst
         else []
     )
-    return {
+    document = {
         "schema": SCHEMA,
         "tool": {"version": __version__},
         "run": _run(rebuilt, classes, openings),
         "bound": bound_block,
         "verdict": verdict,
-        "gate": {
-            "count": gate.count,
-            "max_violations": gate.max_violations,
-            "exit": exit_code,
-            "exit_zero": gate.exit_zero,
-        },
+        "gate": {},
         "guarantee": _guarantee(facts, limit),
         "coverage": coverage(classes),
         "staleness": stale,
@@ -83,7 +77,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "waste": waste(classes, openings, tokens, limit),
         "throughput": throughput(classes, tokens, violations["tokens"] if limit is not None else None),
         "per_step": jsonify([row["shown"] for row in per_step.values()]),
-        "reported": reported_rows(rebuilt, per_step),
+        "reported": reported_rows(rebuilt, per_step, openings),
         "diagnostics": {
             "errors": sum(item["severity"] == "error" for item in diagnostics),
             "warnings": sum(item["severity"] == "warning" for item in diagnostics),
@@ -91,6 +85,8 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         },
         "hints": facts["hints"],
     }
+    document["gate"] = gate.judge(document)
+    return document
 
 
 def _run(rebuilt: Rebuilt, classes: Classes, openings: Openings) -> dict[str, Any]:

@@ -80,6 +80,10 @@ def throughput(classes: Classes, tokens: Mapping[str, Any], violating: Interval 
     def share(microseconds: float | None) -> float | None:
         return microseconds / 1e6 / wall if wall and microseconds is not None else None
 
+    busy, waiting = share(occupancy["busy_us"]), share(occupancy["waited_us"])
+    if busy is not None and waiting is not None and busy + waiting > 1 + 1e-6:
+        # Steps whose times are whole seconds, or which count their wait in, do not tell how long the trainer worked.
+        busy = None
     in_bound = None
     if violating is not None and violating.is_exact and tokens["trained"].is_exact:
         in_bound = Interval.exact(tokens["trained"].lo - (violating.lo or 0))
@@ -89,8 +93,8 @@ def throughput(classes: Classes, tokens: Mapping[str, Any], violating: Interval 
         "generated_tokens_per_s": rate(tokens["generated"]),
         "trained_tokens_per_s": rate(tokens["trained"]),
         "in_bound_tokens_per_s": rate(in_bound),
-        "trainer_busy": share(occupancy["busy_us"]),
-        "trainer_waiting": share(occupancy["waited_us"]),
+        "trainer_busy": busy,
+        "trainer_waiting": waiting,
         "mean_in_flight": share(occupancy["in_flight_us"]) if timed else None,
         "mean_queued": share(occupancy["queued_us"]) if timed else None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from staleness_audit.check.intervals import Interval
@@ -13,7 +14,12 @@ CANONICAL: Mapping[str, str] = {
     "step.staleness_max": "largest token staleness in the step",
     "step.staleness_token_mean": "mean staleness over the loss tokens of the step",
     "step.staleness_trajectory_mean": "mean staleness over the trajectories of the step",
+    "step.in_flight_mean": "mean in-flight staleness over the trajectories of the step",
+    "step.in_queue_mean": "mean in-queue staleness over the trajectories of the step",
+    "step.in_queue_max": "largest in-queue staleness of a trajectory of the step",
     "step.dropped": "trajectories dropped while the step was collected",
+    "step.dropped_stale": "trajectories dropped as too old while the step was collected",
+    "step.cancelled": "trajectories cancelled while the step was collected",
 }
 """Names a parser may give to a reported number so that it is compared; others are listed without comparison."""
 
@@ -21,9 +27,14 @@ _TOLERANCE = 1e-4
 
 
 def compare(
-    rows: Sequence[Mapping[str, Any]], per_step: Mapping[tuple[int, int], Mapping[str, Interval]]
+    rows: Sequence[Mapping[str, Any]],
+    per_step: Mapping[tuple[int, int], Mapping[str, Interval]],
+    figures: Sequence[tuple[str, str]] = (),
 ) -> list[dict[str, Any]]:
     """Put each reported number beside its rebuilt interval.
+
+    ``figures``: patterns of raw names, and what such a number measures. Where it disagrees, that is its
+    ``explanation``; null where it agrees or nothing is known.
 
     ``agrees`` is false if the number lies outside, true if the interval is exact and it lies inside (up to rounding of
     one part in ten thousand), null if the logs can't tell or the name has no rebuilt counterpart.
@@ -46,8 +57,13 @@ def compare(
                 "reported": value,
                 "rebuilt": (rebuilt or Interval(None, None)).json(),
                 "agrees": agrees,
+                "explanation": _measures(row["raw_name"], figures) if agrees is False else None,
                 "source": row["source"],
                 "line": row["line"],
             }
         )
     return compared
+
+
+def _measures(raw_name: str | None, figures: Sequence[tuple[str, str]]) -> str | None:
+    return next((what for pattern, what in figures if fnmatchcase(raw_name or "", pattern)), None)

@@ -21,7 +21,7 @@ def per_step_rows(
     """One entry per step that counts or may count; ``shown`` is the JSON row, the rest feeds totals and comparisons."""
     tokens_of = _grouped(classes.tokens)
     uses_of = _grouped(classes.uses)
-    dropped = _dropped_per_step(rebuilt, openings)
+    dropped = _fated_per_step(rebuilt, openings, "dropped:")
     result = {}
     for step in classes.steps:
         key = (step["attempt"], step["step"])
@@ -69,9 +69,7 @@ def per_step_rows(
                 "max": largest.open_above(openings.training),
                 "mean": Interval(0, None) if openings.training else mean(token_classes),
                 "violations": violations.open_above(openings.training) if violations is not None else None,
-                "dropped": total(
-                    dropped.get(place, NOTHING) for place in (key, (step["attempt"], None), (None, None))
-                ).open_above(openings.any or "dropped" in openings.unseen),
+                "dropped": _of_step(dropped, key, openings, "dropped"),
                 "waited_s": None if step["waited_us"] is None else step["waited_us"] / 1e6,
                 "duration_s": (ended - started).total_seconds() if started and ended else None,
                 "started": started.isoformat() if started else None,
@@ -161,12 +159,18 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     return Interval(least, None if most is None else max(most, least))
 
 
-def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int | None, int | None], Interval]:
-    """Trajectories dropped while each (attempt, step) was being collected; None stands for any attempt or step."""
-    certain = ~pl.col("fates").str.contains("\x1f", literal=True)
+def _fated_per_step(rebuilt: Rebuilt, openings: Openings, fate: str) -> dict[tuple[int | None, int | None], Interval]:
+    """Trajectories with a fate (``dropped:`` or ``dropped:stale``) while each (attempt, step) was being collected.
+
+    None stands for any attempt or step.
+    """
+    kind, _, reason = fate.partition(":")
+    # A reason that is not known may be the one that is asked for.
+    possible_fates = [fate, f"{kind}:unknown"] if reason else [fate]
+    certain = pl.col("fates") == fate if reason else ~pl.col("fates").str.contains("\x1f", literal=True)
     rows = (
         pl.scan_parquet(rebuilt.part("trajectory_lives"))
-        .filter(pl.col("fates").str.contains("dropped:", literal=True))
+        .filter(pl.any_horizontal(pl.col("fates").str.contains(one, literal=True) for one in possible_fates))
         .group_by(pl.when(certain | pl.col("fate_step").is_not_null()).then("fate_attempt"), "fate_step")
         .agg(
             pl.col("multiplicity_lo").filter(certain).sum(),
@@ -181,7 +185,8 @@ def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int | 
         counts[attempt, number] = Interval(least, None if endless else high)
     possible = (
         rebuilt.dataset.scan("events")
-        .filter((pl.col("kind") == "dropped") & pl.col("step").is_not_null() & (pl.col("evidence") == "inferred"))
+        .filter((pl.col("kind") == kind) & pl.col("step").is_not_null() & (pl.col("evidence") == "inferred"))
+        .filter(pl.lit(not reason) | (pl.col("reason").cast(pl.String).fill_null("unknown").is_in([reason, "unknown"])))
         .group_by(pl.col("attempt").fill_null(0), "step")
         .agg(pl.col("multiplicity").fill_null(1).sum())
         .collect()
@@ -189,6 +194,14 @@ def _dropped_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int | 
     for attempt, number, some in possible.iter_rows():
         counts[attempt, number] = counts.get((attempt, number), NOTHING) + Interval(0, some)
     return counts
+
+
+def _of_step(
+    fated: Mapping[tuple[int | None, int | None], Interval], key: tuple[int, int], openings: Openings, kind: str
+) -> Interval:
+    """Trajectories that met a fate in a step: those said to, and perhaps those of which the step is not known."""
+    counts = (fated.get(place, NOTHING) for place in (key, (key[0], None), (None, None)))
+    return total(counts).open_above(openings.any or kind in openings.unseen)
 
 
 def violating_steps(per_step: Mapping[Any, Any]) -> Rows:
@@ -204,14 +217,16 @@ def violating_steps(per_step: Mapping[Any, Any]) -> Rows:
     ]
 
 
-def reported_rows(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]]) -> Rows:
+def reported_rows(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]], openings: Openings) -> Rows:
     """Return the framework's own figures beside the rebuilt ones."""
     rows = (
         rebuilt.dataset.scan("reported")
         .filter(pl.col("name").cast(pl.String).is_in(list(CANONICAL)))
+        .sort("attempt", "step", "name", "raw_name", "line")
         .collect()
         .to_dicts()
     )
+    names = {row["name"] for row in rows}
     rebuilt_values = {
         key: {
             "step.trajectories": row["shown"]["trajectories"],
@@ -223,4 +238,53 @@ def reported_rows(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[s
         }
         for key, row in per_step.items()
     }
-    return compare(rows, rebuilt_values)
+    # What few frameworks log is rebuilt only for those that do.
+    if names & {"step.in_flight_mean", "step.in_queue_mean", "step.in_queue_max"}:
+        for key, parts in _parts_per_step(rebuilt, openings).items():
+            rebuilt_values.setdefault(key, {}).update(parts)
+    for name, fate, unseen in (
+        ("step.dropped_stale", "dropped:stale", "dropped"),
+        ("step.cancelled", "cancelled:", "cancelled"),
+    ):
+        if name in names:
+            fated = _fated_per_step(rebuilt, openings, fate)
+            for key in per_step:
+                rebuilt_values[key][name] = _of_step(fated, key, openings, unseen)
+    return compare(rows, rebuilt_values, rebuilt.dataset.manifest.get("figures", ()))
+
+
+def _parts_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int], dict[str, Interval]]:
+    """In-flight and in-queue staleness over the trajectories of each step that have loss tokens."""
+    with rebuilt.connect() as connection:
+        rows = connection.execute(
+            """
+            SELECT step_lives.attempt, step, use_lives.certain AND loss_lo > 0 AS sure, flight_lo, flight_hi, queue_lo, queue_hi,
+                sum(multiplicity_lo)::BIGINT AS n_lo,
+                CASE WHEN count(multiplicity_hi) = count(*) THEN sum(multiplicity_hi)::BIGINT END AS n_hi
+            FROM use_lives JOIN members USING (key) JOIN step_lives USING (step_key)
+            WHERE loss_hi IS NULL OR loss_hi > 0
+            GROUP BY ALL
+            UNION ALL
+            SELECT attempt, step, false, NULL, staleness_hi, NULL, staleness_hi, 0, trajectories_hi FROM residual_uses
+            """
+        ).fetchall()
+    parts: dict[tuple[int, int], tuple[list[Class], list[Class]]] = {}
+    for attempt, step, sure, flight_lo, flight_hi, queue_lo, queue_hi, least, most in rows:
+        flights, queues = parts.setdefault((attempt, step), ([], []))
+        flights.append(Class(flight_lo or 0, flight_hi, least if sure else 0, most))
+        queues.append(Class(queue_lo or 0, queue_hi, least if sure else 0, most))
+    return {
+        key: {
+            "step.in_flight_mean": _open_mean(flights, openings),
+            "step.in_queue_mean": _open_mean(queues, openings),
+            "step.in_queue_max": Interval(
+                max((item.lo or 0 for item in queues if item.n_lo), default=0),
+                None if any(item.hi is None for item in queues) else max(item.hi or 0 for item in queues),
+            ).open_above(openings.training),
+        }
+        for key, (flights, queues) in parts.items()
+    }
+
+
+def _open_mean(classes: list[Class], openings: Openings) -> Interval:
+    return Interval(0, None) if openings.training else mean(classes)

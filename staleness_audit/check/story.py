@@ -6,7 +6,7 @@ trained it, and the subtraction that breaks the bound. Every entry names the log
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -83,95 +83,123 @@ def tell(rebuilt: Rebuilt, trajectory_id: str, bound: int | None = None) -> Stor
     Raises:
         AuditError: the run has no trajectory of that name.
     """
-    with zoom(rebuilt, [trajectory_id]) as connection:
-        lives = _rows(connection, "SELECT * FROM named_trajectories")
-        if not lives:
-            raise AuditError(
-                f'No training trajectory is called {trajectory_id!r}; `sql RUN "SELECT trajectory_id FROM trajectory_lives"` lists them.'
-            )
-        life = lives[0]
-        return Story(
-            trajectory_id=trajectory_id,
-            group_id=life["group_id"] if life["grouped"] else None,
-            attempt=life["attempt"],
-            tokens=Interval(life["tokens_lo"], life["tokens_hi"]),
-            fates=tuple(life["fates"]),
-            entries=_entries(connection),
-            uses=_uses(connection),
-            bound=bound,
+    stories = tell_all(rebuilt, [trajectory_id], bound)
+    if trajectory_id not in stories:
+        raise AuditError(
+            f'No training trajectory is called {trajectory_id!r}; `sql RUN "SELECT trajectory_id FROM trajectory_lives"` lists them.'
         )
+    return stories[trajectory_id]
 
 
-def _entries(connection: duckdb.DuckDBPyConnection) -> tuple[Entry, ...]:
-    """Events, spans and uses in order of time; where times are missing, in the order in which lives go."""
+def tell_all(rebuilt: Rebuilt, trajectory_ids: Sequence[str], bound: int | None = None) -> dict[str, Story]:
+    """Tell the lives of some trajectories, all rebuilt at once; those that the run doesn't have are left out."""
+    if not trajectory_ids:
+        return {}
+    with zoom(rebuilt, trajectory_ids) as connection:
+        entries, uses = _entries(connection), _uses(connection)
+        return {
+            life["trajectory_id"]: Story(
+                trajectory_id=life["trajectory_id"],
+                group_id=life["group_id"] if life["grouped"] else None,
+                attempt=life["attempt"],
+                tokens=Interval(life["tokens_lo"], life["tokens_hi"]),
+                fates=tuple(life["fates"]),
+                entries=entries.get(life["trajectory_id"], ()),
+                uses=uses.get(life["trajectory_id"], ()),
+                bound=bound,
+            )
+            for life in _rows(connection, "SELECT * FROM named_trajectories")
+        }
+
+
+def _entries(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[Entry, ...]]:
+    """By trajectory: events, spans and uses in order of time; where times are missing, in the order in which lives go."""
     rows = _rows(
         connection,
         """
-        SELECT kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, reason, evidence,
+        SELECT trajectory_id, kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, reason, evidence,
                source, line, locator, CASE kind WHEN 'admitted' THEN 0 WHEN 'started' THEN 1 WHEN 'finished' THEN 4 WHEN 'enqueued' THEN 5
-               WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth
+               WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth, NULL AS upto
         FROM events
         UNION ALL
-        SELECT 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, evidence,
-               source, line, locator, 2, span_index
+        SELECT trajectory_id, 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, evidence,
+               source, line, locator, 2, span_index, NULL
         FROM spans
         UNION ALL
-        SELECT 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_train_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
+        SELECT uses.trajectory_id, 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_train_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
                uses.step, CASE WHEN bool_and(step_lives.certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
-               ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step
+               ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step, CASE WHEN bool_and(uses.span_index IS NOT NULL) THEN max(uses.span_index) END
         FROM uses
         JOIN step_lives ON step_lives.attempt = coalesce(uses.attempt, 0) AND step_lives.step = uses.step
-        LEFT JOIN use_lives AS own ON own.step_key = step_lives.step_key
-        GROUP BY step_lives.attempt, uses.step
+        LEFT JOIN use_lives AS own ON own.step_key = step_lives.step_key AND own.key = hash(uses.trajectory_id)
+        GROUP BY uses.trajectory_id, step_lives.attempt, uses.step
         """,
     )
-    # A life without times goes admitted, generated, finished, queued, trained; with times they decide.
+    lives: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        lives.setdefault(row["trajectory_id"], []).append(row)
+    return {name: tuple(_entry(row) for row in _ordered(life)) for name, life in lives.items()}
+
+
+def _ordered(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A life without times goes admitted, generated, finished, queued, trained; with times they decide.
+
+    But clocks differ, and some count whole seconds: whatever they say, a step trains on tokens that have been made.
+    """
     timed = all(row["ts"] is not None for row in rows)
-    rows.sort(key=lambda row: ((row["ts"].timestamp() if timed else 0), row["rank"], row["nth"] or 0))
-    return tuple(
-        Entry(
-            kind=row["kind"],
-            ts=row["ts"],
-            version=Interval(row["version_lo"], row["version_hi"])
-            if row["version_lo"] is not None or row["version_hi"] is not None
-            else None,
-            tokens=Interval(row["tokens_lo"], row["tokens_hi"]) if row["tokens_lo"] is not None else None,
-            step=row["step"],
-            reason=row["reason"],
-            evidence=row["evidence"],
-            source=row["source"],
-            line=row["line"],
-            locator=row["locator"],
-        )
-        for row in rows
+    moments = {id(row): row["ts"].timestamp() if timed else 0.0 for row in rows}
+    uses = [row for row in rows if row["kind"] == "trained"]
+    made = max((moments[id(row)] for row in rows if row["kind"] in {"span", "finished", "enqueued"}), default=0.0)
+    last = max((row["nth"] or 0 for row in rows if row["kind"] == "span"), default=0)
+    if len(uses) == 1 and (uses[0]["upto"] is None or uses[0]["upto"] >= last):
+        for row in rows:
+            if row["kind"] == "trained" or (row["kind"] == "sampled" and row["step"] in (None, uses[0]["step"])):
+                moments[id(row)] = max(moments[id(row)], made)
+    return sorted(rows, key=lambda row: (moments[id(row)], row["rank"], row["nth"] or 0))
+
+
+def _entry(row: Mapping[str, Any]) -> Entry:
+    return Entry(
+        kind=row["kind"],
+        ts=row["ts"],
+        version=Interval(row["version_lo"], row["version_hi"])
+        if row["version_lo"] is not None or row["version_hi"] is not None
+        else None,
+        tokens=Interval(row["tokens_lo"], row["tokens_hi"]) if row["tokens_lo"] is not None else None,
+        step=row["step"],
+        reason=row["reason"],
+        evidence=row["evidence"],
+        source=row["source"],
+        line=row["line"],
+        locator=row["locator"],
     )
 
 
-def _uses(connection: duckdb.DuckDBPyConnection) -> tuple[StoryUse, ...]:
-    rows = _rows(
-        connection,
-        "SELECT * FROM named_uses ORDER BY attempt, step",
-    )
-    return tuple(
-        StoryUse(
-            attempt=row["attempt"],
-            step=row["step"],
-            certain=row["certain"],
-            v_train=Interval(row["v_train_lo"], row["v_train_hi"]),
-            oldest=Interval(
-                None
-                if row["v_train_lo"] is None or row["staleness_hi"] is None
-                else row["v_train_lo"] - row["staleness_hi"],
-                None
-                if row["v_train_hi"] is None or row["staleness_lo"] is None
-                else row["v_train_hi"] - row["staleness_lo"],
-            ),
-            staleness=Interval(row["staleness_lo"], row["staleness_hi"]),
-            in_flight=Interval(row["flight_lo"], row["flight_hi"]),
-            in_queue=Interval(row["queue_lo"], row["queue_hi"]),
-            loss_tokens=Interval(row["loss_lo"], row["loss_hi"]),
-        )
-        for row in rows
+def _uses(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[StoryUse, ...]]:
+    uses: dict[str, tuple[StoryUse, ...]] = {}
+    for row in _rows(connection, "SELECT * FROM named_uses ORDER BY attempt, step"):
+        uses[row["trajectory_id"]] = (*uses.get(row["trajectory_id"], ()), _use(row))
+    return uses
+
+
+def _use(row: Mapping[str, Any]) -> StoryUse:
+    return StoryUse(
+        attempt=row["attempt"],
+        step=row["step"],
+        certain=row["certain"],
+        v_train=Interval(row["v_train_lo"], row["v_train_hi"]),
+        oldest=Interval(
+            None
+            if row["v_train_lo"] is None or row["staleness_hi"] is None
+            else row["v_train_lo"] - row["staleness_hi"],
+            None
+            if row["v_train_hi"] is None or row["staleness_lo"] is None
+            else row["v_train_hi"] - row["staleness_lo"],
+        ),
+        staleness=Interval(row["staleness_lo"], row["staleness_hi"]),
+        in_flight=Interval(row["flight_lo"], row["flight_hi"]),
+        in_queue=Interval(row["queue_lo"], row["queue_hi"]),
+        loss_tokens=Interval(row["loss_lo"], row["loss_hi"]),
     )
 
 

@@ -11,10 +11,13 @@ import sys
 import warnings
 
 from staleness_audit.cli.audit import audit
+from staleness_audit.cli.compare import compare
 from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
+from staleness_audit.cli.export import export
 from staleness_audit.cli.frameworks import frameworks
 from staleness_audit.cli.prove import prove
+from staleness_audit.cli.report import report
 from staleness_audit.cli.root import app
 from staleness_audit.cli.simulate import simulate
 from staleness_audit.cli.sweep import sweep
@@ -26,10 +29,13 @@ __all__ = ["app", "main"]
 # In the order of --help.
 app.command(epilog="Example: staleness-audit audit runs/my-run --bound 3")(audit)
 app.command(epilog="Example: staleness-audit ingest runs/my-run --tables my-tables")(ingest)
+app.command(epilog="Example: staleness-audit report runs/my-run --html report.html")(report)
 app.command(
     epilog="Example: staleness-audit explain runs/my-run g7/0    or    staleness-audit explain runs/my-run --worst"
 )(explain)
+app.command(epilog="Example: staleness-audit compare runs/before runs/after --bound 3")(compare)
 app.command(epilog='Example: staleness-audit sql runs/my-run "SELECT step, count(*) FROM uses GROUP BY step"')(sql)
+app.command(epilog="Example: staleness-audit export runs/my-run --format perfetto --output trace.json.gz")(export)
 app.command(epilog="Example: staleness-audit frameworks slime")(frameworks)
 app.command(epilog="Example: staleness-audit prove trl --bound 1")(prove)
 app.command(

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from staleness_audit.cli.console import (
     EXIT_ORDER,
@@ -17,16 +15,13 @@ from staleness_audit.cli.console import (
     complain,
     drop_output,
     errors,
-    json_text,
     progress_bar,
-    stdout,
-    write_text,
 )
 from staleness_audit.cli.options import (
     AssumeOption,
+    AuditFormat,
     BoundOption,
     Count,
-    Format,
     FrameworkOption,
     QuietOption,
     StepsOption,
@@ -35,6 +30,8 @@ from staleness_audit.cli.options import (
     assumed_pairs,
     step_range,
 )
+from staleness_audit.cli.outputs import Audits, outputs
+from staleness_audit.cli.report import write_html
 from staleness_audit.errors import AuditError
 
 if TYPE_CHECKING:
@@ -57,12 +54,37 @@ def audit(
     allow_inconclusive: Annotated[
         bool, typer.Option("--allow-inconclusive", help="Exit 0, not 3, if the logs can't tell.")
     ] = False,
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-if",
+            metavar="CONDITION",
+            help="Fail also if this is true of a figure, for instance 'waste.ratio > 0.2'; repeatable.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            metavar="FILE",
+            help="An earlier audit in JSON: fail only on what got worse since, by more than --max-violations.",
+        ),
+    ] = None,
     steps: StepsOption = None,
     worst: Annotated[int, typer.Option("--worst", min=0, metavar="N", help="Tell the N worst violations.")] = 10,
-    format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.terminal,
+    format_: Annotated[AuditFormat, typer.Option("--format", help="How to print the result.")] = AuditFormat.terminal,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the result here instead of printing it."),
+        list[str] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="[FORMAT:]FILE",
+            help="Write the result here instead of printing it. With a format in front, another one beside it, "
+            "as in --output sarif:audit.sarif; repeatable.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the HTML report, one file, to this place.")
     ] = None,
     tables: TablesOption = None,
     assume: AssumeOption = None,
@@ -72,10 +94,14 @@ def audit(
     """Audit runs: verdict, violations with their log lines, cost, throughput; the exit code is the gate."""
     with errors():
         from staleness_audit.api import audit as run_audit
+        from staleness_audit.check.baseline import Baseline
         from staleness_audit.check.gate import Gate
+        from staleness_audit.check.threshold import Threshold
 
         if tables is not None and len(runs) > 1:
             raise AuditError("--tables names one folder, so it takes one RUN; leave it out to audit several.")
+        if html is not None and len(runs) > 1:
+            raise AuditError("--html names one file, so it takes one RUN; make the reports of others with `report`.")
         if strict and allow_inconclusive:
             raise AuditError("--strict and --allow-inconclusive contradict each other; choose one.")
         gate = Gate(
@@ -85,9 +111,14 @@ def audit(
             allow_inconclusive=allow_inconclusive,
             exit_zero=exit_zero,
             given=max_violations is not None or count is not None or strict,
+            fail_if=tuple(Threshold.parse(text) for text in fail_if or ()),
+            baseline=Baseline.read(baseline) if baseline else None,
+            alone=len(runs) == 1,
         )
+        wanted_outputs = outputs(format_, output or ())
         wanted_steps, pairs = step_range(steps), assumed_pairs(assume)
         results: list[AuditResult] = []
+        unreadable: list[tuple[str, str]] = []
         codes: list[int] = []
         for run in runs:
             try:
@@ -105,36 +136,19 @@ def audit(
                     )
             except AuditError as error:
                 complain(error)
+                unreadable.append((str(run), str(error)))
                 codes.append(EXIT_USAGE)
                 continue
             results.append(result)
             codes.append(result.exit_code)
+            if html is not None:
+                write_html(result, html)
         try:
-            _print_audits(results, len(runs), format_, output, verbose)
+            audits = Audits(results, unreadable, len(runs), strict)
+            # Files first: a reader of standard output may go away.
+            for each in sorted(wanted_outputs, key=lambda each: each.file is None):
+                audits.write(each, verbose=verbose)
             sys.stdout.flush()
         except BrokenPipeError:  # whoever stopped reading still gets the exit code
             drop_output()
     raise typer.Exit(next(code for code in EXIT_ORDER if code in codes))
-
-
-def _print_audits(results: list[AuditResult], wanted: int, format_: Format, output: Path | None, verbose: bool) -> None:
-    from staleness_audit.report.terminal import render_audit, render_summary
-
-    if format_ is Format.json:
-        documents = [result.data for result in results]
-        if not documents:
-            return
-        text = json_text(documents[0] if wanted == 1 else documents, indent=2)
-        if output is None:
-            print(text)
-        else:
-            write_text(output, text + "\n")
-        return
-    buffer = io.StringIO()
-    console = stdout if output is None else Console(file=buffer, width=100, highlight=False, no_color=True)
-    for result in results:
-        render_audit(result.data, console, verbose=verbose)
-    if wanted > 1 and results:
-        render_summary([result.data for result in results], console)
-    if output is not None:
-        write_text(output, buffer.getvalue())

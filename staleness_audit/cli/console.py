@@ -41,12 +41,18 @@ def json_text(value: object, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, ensure_ascii=not unicode, default=str)
 
 
-def write_text(path: Path, text: str) -> None:
+def print_text(text: str) -> None:
+    """Print text that is not for a terminal, in characters that standard output can take."""
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+
+
+def write_text(path: Path, text: str, option: str = "--output") -> None:
     """Write a file that the user named; ``AuditError`` if that is not possible."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
-        raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another --output.") from error
+        raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another {option}.") from error
 
 
 @contextmanager

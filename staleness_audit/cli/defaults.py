@@ -8,7 +8,7 @@ from typing import Any
 
 from staleness_audit.errors import AuditError
 
-COMMANDS = ("audit", "ingest", "explain", "sql")
+COMMANDS = ("audit", "ingest", "report", "explain", "compare", "sql", "export")
 """Commands that take defaults from a file."""
 
 

@@ -15,10 +15,21 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How ``audit`` prints its result."""
+    """How a command prints its result."""
 
     terminal = "terminal"
     json = "json"
+
+
+class AuditFormat(StrEnum):
+    """How ``audit`` tells its result."""
+
+    terminal = "terminal"
+    json = "json"
+    junit = "junit"
+    sarif = "sarif"
+    github = "github"
+    markdown = "markdown"
 
 
 class Count(StrEnum):

@@ -102,7 +102,11 @@ def _toml(text: str) -> object:
         raise UnreadableConfig(f"it is not TOML ({error})") from error
 
 
-class _SafeLoader(yaml.SafeLoader):
+_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The same safe loader in C, ten times as fast, where PyYAML was built with it."""
+
+
+class _SafeLoader(_Loader):  # type: ignore[misc, valid-type]
     """The safe loader, except that an unknown tag yields the plain value below it instead of an error."""
 
 

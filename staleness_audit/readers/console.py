@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+
+import orjson
+import polars as pl
+
+from staleness_audit.parser import Sink
+from staleness_audit.readers.lines import DamagedStream
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _RAY = re.compile(r"^\((?P<actor>[^()]*?)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=(?P<ip>[^)]+))?\)\s?")
@@ -17,7 +25,9 @@ _WRAPPED = re.compile(
     r"\b(?:np|numpy|torch)\.\w+\((-?[\w.+-]+)(?:, dtype=[\w.]+|, device='[\w:]+')*\)"
     r"|\btensor\((-?[\w.+-]+)(?:, [^()]*)?\)"
 )
+_NAMED = re.compile(r"\(\?P<\w+>")
 MAX_LITERAL_CHARS = 1 << 20
+_ROWS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -30,9 +40,59 @@ class ConsoleLine:
     repeated: int = 1
 
 
+class Messages:
+    """What a process may say, by kind: pairs of a kind and a regular expression, of which the first that fits counts.
+
+    All are tried in one pass. Groups may be named, and unnamed ones are not told; a kind may have several patterns.
+    """
+
+    def __init__(self, patterns: Iterable[tuple[str, str]]) -> None:
+        whole = []
+        self._kinds: dict[int, tuple[str, dict[str, int]]] = {}
+        at = 1
+        for kind, pattern in patterns:
+            alone = re.compile(pattern)
+            self._kinds[at] = kind, {name: at + index for name, index in alone.groupindex.items()}
+            whole.append(f"({_NAMED.sub('(', pattern)})")
+            at += 1 + alone.groups
+        self._pattern = re.compile("|".join(whole))
+
+    def match(self, text: str) -> tuple[str, dict[str, str | None]] | None:
+        """Return the kind of message that ``text`` begins with, and its named groups; None if it is none of them."""
+        found = self._pattern.match(text)
+        if found is None:
+            return None
+        # The group around a whole pattern is the last one to be closed.
+        kind, groups = self._kinds[found.lastindex or 0]
+        return kind, {name: found[index] for name, index in groups.items()}
+
+
+def stage_lines(
+    rows: Iterator[Mapping[str, Any]], sink: Sink, table: str, schema: Mapping[str, Any], source: str
+) -> None:
+    """Write rows to a staged table as they come; where the log's data ends in damage, say so and keep what was read."""
+    waiting: list[Mapping[str, Any]] = []
+    try:
+        for row in rows:
+            waiting.append(row)
+            if len(waiting) >= _ROWS_AT_ONCE:
+                sink.write(table, pl.DataFrame(waiting, schema=dict(schema)))
+                waiting = []
+    except DamagedStream as damage:
+        sink.diagnose(
+            "error",
+            "console-damaged",
+            f"Console log not read to its end: {damage}; restore it.",
+            source=source,
+            line=damage.line,
+            opens="training",
+        )
+    sink.write(table, pl.DataFrame(waiting, schema=dict(schema)))
+
+
 def strip_ansi(text: str) -> str:
     """Remove terminal escape sequences (colours, titles, cursor moves)."""
-    return _ANSI.sub("", text)
+    return _ANSI.sub("", text) if "\x1b" in text else text
 
 
 def undecorate(text: str) -> ConsoleLine:
@@ -40,13 +100,15 @@ def undecorate(text: str) -> ConsoleLine:
 
     Of a line that a progress bar rewrote with carriage returns, what was printed last remains.
     """
-    clean = strip_ansi(text).rsplit("\r", 1)[-1]
+    clean = strip_ansi(text)
+    if "\r" in clean:
+        clean = clean.rsplit("\r", 1)[-1]
     actor = pid = None
-    if prefix := _RAY.match(clean):
+    if clean.startswith("(") and (prefix := _RAY.match(clean)):
         actor, pid = prefix["actor"] or None, int(prefix["pid"])
         clean = clean[prefix.end() :]
     repeated = 1
-    if suffix := _REPEATED.search(clean):
+    if "[repeated " in clean and (suffix := _REPEATED.search(clean)):
         # Ray prints the line itself and counts the ones it held back.
         repeated = 1 + int(suffix["times"])
         clean = clean[: suffix.start()]
@@ -76,12 +138,28 @@ def parse_dict(text: str) -> dict[str, object] | None:
     """
     if len(text) > MAX_LITERAL_CHARS or not text.startswith("{"):
         return None
-    plain = _WRAPPED.sub(lambda match: match[1] or match[2], text)
-    plain = _NOT_FINITE.sub(lambda match: f"{match[1]}1e999" if match[2].lower() != "nan" else "'nan'", plain)
-    try:
-        value = ast.literal_eval(plain)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None
+    value = _as_json(text)
+    if value is None:
+        value = _as_literal(text)
     if not isinstance(value, dict):
         return None
     return {str(key): float("nan") if item == "nan" else item for key, item in value.items()}
+
+
+def _as_json(text: str) -> object:
+    """Read a dict whose printed form is JSON but for its quotes, which a parser of JSON does many times faster."""
+    if '"' in text or "\\" in text:
+        return None
+    try:
+        return orjson.loads(text.replace("'", '"'))
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _as_literal(text: str) -> object:
+    plain = _WRAPPED.sub(lambda match: match[1] or match[2], text)
+    plain = _NOT_FINITE.sub(lambda match: f"{match[1]}1e999" if match[2].lower() != "nan" else "'nan'", plain)
+    try:
+        return ast.literal_eval(plain)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
 
+import polars as pl
 import zstandard
 
-from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.discovery import Piece, RunFiles, read_fully
 
 BLOCK_BYTES = 16 << 20
 MAX_LINE_BYTES = 256 << 20
@@ -48,7 +48,7 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
         while True:
             size = block_bytes if left is None else min(block_bytes, left)
             try:
-                chunk = _read(stream, size)
+                chunk = read_fully(stream, size)
             except (OSError, EOFError, zstandard.ZstdError) as error:
                 if rest:
                     yield Block(rest, line, cut=True)
@@ -71,15 +71,6 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
         yield Block(rest, line, cut=True)
 
 
-def _read(stream: BinaryIO, size: int) -> bytes:
-    """Read up to ``size`` bytes; fewer only at the end (decompressors may return short reads)."""
-    parts = []
-    while size > 0 and (part := stream.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
-
-
 def numbered_lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, str, bool]]:
     """Yield ``(line number, text without line end, cut)`` for each line; undecodable bytes become U+FFFD."""
     for block in blocks(run, piece):
@@ -88,3 +79,17 @@ def numbered_lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, str, bool
             lines.pop()
         for index, text in enumerate(lines):
             yield block.first_line + index, text.rstrip("\r"), block.cut and index == len(lines) - 1
+
+
+def telling_lines(run: RunFiles, piece: Piece, pattern: str) -> Iterator[tuple[int, str, bool]]:
+    """Yield the lines of ``numbered_lines`` in which ``pattern`` is found.
+
+    The search runs over a whole block at once, outside the interpreter; ``pattern`` is a regular expression of Rust's
+    ``regex`` (no look-around, no back-references), best an alternation of words.
+    """
+    for block in blocks(run, piece):
+        lines = pl.Series([block.data.decode("utf-8", errors="replace")]).str.split("\n").explode()
+        last = len(lines) - 1
+        told = lines.str.contains(pattern).arg_true()
+        for index, text in zip(told.to_list(), lines.gather(told).to_list(), strict=True):
+            yield block.first_line + index, text.rstrip("\r"), block.cut and index == last

@@ -120,13 +120,23 @@ class _Machine:
         self.on_name, self.on_call, self.on_persistent, self.on_build = answers
 
     def run(self) -> Unpickled:
-        data, stack, operations = self.data, self.stack, _OPERATIONS
+        data, stack, memo, operations = self.data, self.stack, self.memo, _OPERATIONS
         while True:
-            code = data[self.at]
+            at = self.at
+            code = data[at]
+            # The most frequent ones are worth sparing them a call: numbers, BINGET, BINPUT.
             if code in _WIDTH:
                 self._numbers(code)
                 continue
-            self.at += 1
+            if code == 0x68:
+                stack.append(memo[data[at + 1]])
+                self.at = at + 2
+                continue
+            if code == 0x71:
+                memo[data[at + 1]] = stack[-1]
+                self.at = at + 2
+                continue
+            self.at = at + 1
             if code == 0x2E:  # STOP
                 value = stack.pop()
                 if stack or self.marks:
@@ -365,10 +375,8 @@ _OPERATIONS: Final[dict[int, Callable[[_Machine], None]]] = {
     ord("s"): _set_item,
     ord("u"): _set_items,
     0x90: _add_items,
-    ord("q"): lambda m: _memoize(m, m.take(1)[0]),
     ord("r"): lambda m: _memoize(m, int.from_bytes(m.take(4), "little")),
     0x94: lambda m: _memoize(m, len(m.memo)),
-    ord("h"): lambda m: m.push(m.memo[m.take(1)[0]]),
     ord("j"): lambda m: m.push(m.memo[int.from_bytes(m.take(4), "little")]),
     ord("c"): _global,
     0x93: _stack_global,

@@ -8,74 +8,36 @@ an event file is met.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import IO, Any, Final
-
-import zstandard
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import OptionalReaderMissing
+from staleness_audit.readers.records import DamagedRecords, Scalar, Text, take
 
 MAX_RECORD_BYTES: Final = 1 << 20
 """Larger records (images, histograms, graphs) are passed over: a scalar is some hundred bytes."""
-_POLYNOMIAL: Final = 0x82F63B78
+
+Checksum = Callable[[bytes], int]
 
 
-@dataclass(frozen=True)
-class Scalar:
-    """One point. ``record`` counts the file's records from 1, ``wall_time`` is in seconds since 1970."""
-
-    tag: str
-    step: int
-    value: float
-    wall_time: float
-    record: int
-
-
-@dataclass(frozen=True)
-class Text:
-    """One text summary, for instance a configuration a trainer noted down."""
-
-    tag: str
-    text: str
-    record: int
-
-
-class DamagedEvents(Exception):
-    """The file is unreadable from ``record`` on. ``cut``: it merely ends inside a record, which then did not happen."""
-
-    def __init__(self, message: str, record: int, *, cut: bool) -> None:
-        super().__init__(message)
-        self.record = record
-        self.cut = cut
-
-
-def read_scalars(run: RunFiles, source: str) -> Iterator[Scalar]:
-    """Yield the scalars of an event file in the order of writing; raises as ``read_values`` does."""
-    for value in read_values(run, source):
-        if isinstance(value, Scalar):
-            yield value
-
-
-def read_values(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
+def read_events(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
     """Yield the scalars and texts of an event file in the order of writing.
 
     Raises:
         OptionalReaderMissing: the ``tensorboard`` extra is not installed.
-        DamagedEvents: after the last sound record of a cut or damaged file.
+        DamagedRecords: after the last sound record of a cut or damaged file.
         UnreadableInput: the file cannot be opened.
 
     """
-    decode = _decoder()
+    decode, checksum = _decoder()
     record = 0
     with run.open(source) as stream:
-        for record, message in enumerate(_records(stream), 1):
+        for record, message in enumerate(_records(stream, checksum), 1):
             try:
                 event = decode(message)
             except Exception as error:  # protobuf has no common base for what damage makes it raise
-                raise DamagedEvents(f"record {record} is not an event ({error})", record, cut=False) from error
+                raise DamagedRecords(f"record {record} is not an event ({error})", record, cut=False) from error
             for value in event.summary.value:
                 number = _number(value)
                 if number is not None:
@@ -85,15 +47,16 @@ def read_values(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
                     yield Text(value.tag, text, record)
 
 
-def _decoder() -> Callable[[bytes], Any]:
+def _decoder() -> tuple[Callable[[bytes], Any], Checksum]:
+    """Return what decodes a message, and the CRC-32C of bytes; both come with the extra."""
     try:
+        from google_crc32c import value  # noqa: PLC0415 - an optional extra
         from tensorboard.compat.proto import event_pb2  # noqa: PLC0415 - an optional extra
     except ImportError as error:
         raise OptionalReaderMissing(
             "TensorBoard event files need an extra: pip install 'staleness-audit[tensorboard]'."
         ) from error
-    decode: Callable[[bytes], Any] = event_pb2.Event.FromString
-    return decode
+    return event_pb2.Event.FromString, value
 
 
 def _number(value: Any) -> float | None:
@@ -113,33 +76,28 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _records(stream: IO[bytes]) -> Iterator[bytes]:
+def _records(stream: IO[bytes], checksum: Checksum) -> Iterator[bytes]:
     """Yield the messages; those beyond ``MAX_RECORD_BYTES`` as empty ones."""
     record = 1
     while header := _take(stream, 12, record):
         (size, check) = struct.unpack("<QI", header)
-        if _masked_crc(header[:8]) != check:
-            raise DamagedEvents(f"the length of record {record} does not match its checksum", record, cut=False)
+        if _masked(checksum(header[:8])) != check:
+            raise DamagedRecords(f"the length of record {record} does not match its checksum", record, cut=False)
         if size > MAX_RECORD_BYTES:
             _skip(stream, size + 4, record)
             yield b""
         else:
             body = _take(stream, size + 4, record, inside=True)
-            if _masked_crc(body[:size]) != int.from_bytes(body[size:], "little"):
-                raise DamagedEvents(f"record {record} does not match its checksum", record, cut=False)
+            if _masked(checksum(body[:size])) != int.from_bytes(body[size:], "little"):
+                raise DamagedRecords(f"record {record} does not match its checksum", record, cut=False)
             yield body[:size]
         record += 1
 
 
 def _take(stream: IO[bytes], size: int, record: int, *, inside: bool = False) -> bytes:
-    parts = b""
-    try:
-        while len(parts) < size and (part := stream.read(size - len(parts))):
-            parts += part
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise DamagedEvents(f"the compressed data is damaged or cut ({error})", record, cut=False) from error
+    parts = take(stream, size, record)
     if len(parts) < size and (parts or inside):
-        raise DamagedEvents(f"the file ends inside record {record}", record, cut=True)
+        raise DamagedRecords(f"the file ends inside record {record}", record, cut=True)
     return parts
 
 
@@ -148,23 +106,6 @@ def _skip(stream: IO[bytes], size: int, record: int) -> None:
         size -= len(_take(stream, min(size, MAX_RECORD_BYTES), record, inside=True))
 
 
-def _table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
-
-
-_CRC_TABLE: Final = _table()
-
-
-def _masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated and shifted as the record format has it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
+def _masked(crc: int) -> int:
+    """Return a CRC-32C rotated and shifted as the record format has it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, Final, Literal
 
-import zstandard
-
 from staleness_audit.discovery import RunFiles
+from staleness_audit.readers.records import DamagedRecords, take
 
 HEADER: Final = b":W&B\xe1\xbe\x00"
 _BLOCK: Final = 32768
@@ -35,22 +34,13 @@ class WandbRecord:
     record: int
 
 
-class DamagedWandb(Exception):
-    """The file is unreadable from ``record`` on. ``cut``: it merely ends inside a record, which then did not happen."""
-
-    def __init__(self, message: str, record: int, *, cut: bool) -> None:
-        super().__init__(message)
-        self.record = record
-        self.cut = cut
-
-
 def read_wandb(run: RunFiles, source: str) -> Iterator[WandbRecord]:
     """Yield history rows and configuration updates in the order of writing; other records are passed over.
 
     Keys of nested values are joined by dots; values are plain JSON (one that is none is left out).
 
     Raises:
-        DamagedWandb: after the last sound record of a cut or damaged file, or at once if it is no such file.
+        DamagedRecords: after the last sound record of a cut or damaged file, or at once if it is no such file.
         UnreadableInput: the file cannot be opened.
 
     """
@@ -59,7 +49,7 @@ def read_wandb(run: RunFiles, source: str) -> Iterator[WandbRecord]:
             try:
                 yield from _decode(message, record)
             except (IndexError, ValueError, UnicodeDecodeError) as error:
-                raise DamagedWandb(f"record {record} is no message ({error})", record, cut=False) from error
+                raise DamagedRecords(f"record {record} is no message ({error})", record, cut=False) from error
 
 
 def _decode(message: bytes, record: int) -> Iterator[WandbRecord]:
@@ -129,44 +119,33 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 def _messages(stream: IO[bytes]) -> Iterator[bytes]:
     """Yield the records, put together from their pieces."""
     record = 1
-    if _take(stream, len(HEADER), record) != HEADER:
-        raise DamagedWandb("it does not begin as such a file does", record, cut=False)
+    if take(stream, len(HEADER), record) != HEADER:
+        raise DamagedRecords("it does not begin as such a file does", record, cut=False)
     at = len(HEADER)
     parts: list[bytes] = []
     while True:
         room = _BLOCK - at % _BLOCK
         if room < _PIECE.size:
-            at += len(_take(stream, room, record))
+            at += len(take(stream, room, record))
             continue
-        head = _take(stream, _PIECE.size, record)
+        head = take(stream, _PIECE.size, record)
         if not head:
             break
         check, size, kind = _PIECE.unpack(head) if len(head) == _PIECE.size else (0, 0, 0)
-        body = _take(stream, size, record) if kind else b""
+        body = take(stream, size, record) if kind else b""
         if not kind or len(body) < size:
-            raise DamagedWandb(f"the file ends inside record {record}", record, cut=True)
+            raise DamagedRecords(f"the file ends inside record {record}", record, cut=True)
         at += _PIECE.size + size
         if zlib.crc32(body, zlib.crc32(bytes([kind]))) != check:
-            raise DamagedWandb(f"record {record} does not match its checksum", record, cut=False)
+            raise DamagedRecords(f"record {record} does not match its checksum", record, cut=False)
         if kind not in (_FULL, _FIRST, _MIDDLE, _LAST) or (kind in (_FULL, _FIRST)) == bool(parts):
-            raise DamagedWandb(f"the pieces of record {record} do not fit together", record, cut=False)
+            raise DamagedRecords(f"the pieces of record {record} do not fit together", record, cut=False)
         parts.append(body)
         if sum(map(len, parts)) > MAX_RECORD_BYTES:
-            raise DamagedWandb(f"record {record} is larger than {MAX_RECORD_BYTES >> 20} MiB", record, cut=False)
+            raise DamagedRecords(f"record {record} is larger than {MAX_RECORD_BYTES >> 20} MiB", record, cut=False)
         if kind in (_FULL, _LAST):
             yield b"".join(parts)
             parts = []
             record += 1
     if parts:
-        raise DamagedWandb(f"the file ends inside record {record}", record, cut=True)
-
-
-def _take(stream: IO[bytes], size: int, record: int) -> bytes:
-    """Return up to ``size`` bytes, fewer only at the end."""
-    parts = b""
-    try:
-        while len(parts) < size and (part := stream.read(size - len(parts))):
-            parts += part
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        raise DamagedWandb(f"the compressed data is damaged or cut ({error})", record, cut=False) from error
-    return parts
+        raise DamagedRecords(f"the file ends inside record {record}", record, cut=True)

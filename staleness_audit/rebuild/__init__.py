@@ -43,6 +43,11 @@ class Module:
     lens: bool
     sql: str
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the product is a table while the modules run, and nothing afterwards."""
+        return not (self.published or self.view or self.lens)
+
     def create(self) -> str:
         """SQL that makes the product."""
         return f"CREATE TEMP {'VIEW' if self.view or self.lens else 'TABLE'} {self.product} AS {self.sql}"
@@ -88,9 +93,9 @@ def _parse(text: str) -> Module:
 
 
 def _last_used_by(index: int) -> list[str]:
-    """Products that no module after this one reads: they can be dropped to make room."""
+    """Tables that no module after this one reads: they can be dropped to make room."""
     known = modules()
-    views = {module.product: module.sources for module in known if module.view}
+    views = {module.product: module.sources for module in known if module.view and not module.published}
     last: dict[str, int] = {}
     for at, module in enumerate(known):
         for source in (
@@ -99,7 +104,7 @@ def _last_used_by(index: int) -> list[str]:
             *(name for view in module.sources for name in views.get(view, ())),
         ):
             last[source] = at
-    return [module.product for module in known if not (module.view or module.lens) and last[module.product] == index]
+    return [module.product for module in known if module.in_memory and last[module.product] == index]
 
 
 @dataclass(frozen=True)
@@ -161,18 +166,25 @@ def _run(
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
-            connection.execute(module.create())
-            if module.published and not module.lens:
-                target = literal(str(aside / f"{module.product}.parquet"))
-                connection.execute(
-                    f"COPY {module.product} TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
-                )
+            _make(connection, module, aside)
             for product in _last_used_by(index):
                 connection.execute(f"DROP TABLE {product}")
     for other in folder.parent.iterdir():
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
+
+
+def _make(connection: duckdb.DuckDBPyConnection, module: Module, folder: Path) -> None:
+    """Make a product; a published one is written at once and read from its file by later modules, to save memory."""
+    if module.lens or not module.published:
+        connection.execute(module.create())
+        return
+    part = folder / f"{module.product}.parquet"
+    connection.execute(
+        f"COPY ({module.sql}) TO {literal(str(part))} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+    )
+    create_view(connection, module.product, [part])
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from helpers import command
 from helpers.cases import audit_document, cases
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,7 @@ def validator(name: str) -> jsonschema.Draft202012Validator:
 
 EVENTS = validator("staleness-events-1")
 AUDIT = validator("staleness-audit-1")
+COMPARISON = validator("staleness-compare-1")
 LOGS = sorted((ROOT / "sample_traces" / "events").glob("*/run/*.jsonl"))
 
 
@@ -88,6 +90,21 @@ def test_broken_lines(line: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize("case", cases(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_audits_of_all_samples_are_valid(case: Path, tmp_path: Path) -> None:
     AUDIT.validate(audit_document(case, tmp_path))
+
+
+def test_conditions_baselines_and_comparisons_are_valid(two_step_run, tmp_path: Path) -> None:
+    path = two_step_run("run", bound=1)
+    command.run("audit", path, "--output", "json:old.json")
+    options = ("--baseline", "old.json", "--fail-if", "staleness.max > 1", "--fail-if", "verdict == fail")
+    document = json.loads(command.run("audit", path, *options, "--format", "json").stdout)
+    assert [row["kind"] for row in document["gate"]["conditions"]] == ["violations", "fail-if", "fail-if"]
+    AUDIT.validate(document)
+    document["gate"]["conditions"][0]["fails"] = True
+    assert not AUDIT.is_valid(document)
+    comparison = json.loads(command.run("compare", path, two_step_run("other"), "--format", "json").stdout)
+    COMPARISON.validate(comparison)
+    comparison["figures"][0]["differs"][1] = "perhaps"
+    assert not COMPARISON.is_valid(comparison)
 
 
 def test_an_audit_without_a_bound_is_valid(tmp_path: Path) -> None:

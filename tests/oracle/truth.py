@@ -229,6 +229,8 @@ def _throughput(run: Run, lives: list[Life], bound: int | None, sofar: dict[str,
         out["in_bound_tokens_per_s"] = (sofar["tokens.trained"] - sofar["violations.tokens"]) / wall
     if all(step.waited is not None for step in counted):
         out["trainer_waiting"] = sum(Fraction(step.waited or 0) for step in counted[1:]) / wall
+        if out["trainer_busy"] + out["trainer_waiting"] > 1:
+            del out["trainer_busy"]  # the times contradict each other
     if lives and all(_plain_course(run, life) for life in lives):
         out["mean_in_flight"] = sum(_overlap(_flight(life, last), first, last) for life in lives) / wall
         out["mean_queued"] = sum(_overlap(_queue(run, life, last), first, last) for life in lives) / wall

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import struct
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from helpers.event_file import records
+
 from staleness_audit.api import audit
-from staleness_audit.readers.tensorboard import _masked_crc
 
 DRIVER = "Final config:\n"
 
@@ -170,13 +170,11 @@ def events(points: Iterable[tuple[str, int, float, float]]) -> bytes:
     """A TensorBoard file of (tag, step, value, seconds after the start)."""
     from tensorboard.compat.proto import event_pb2, summary_pb2
 
-    out = b""
+    out = []
     for tag, step, value, seconds in points:
         summary = summary_pb2.Summary(value=[summary_pb2.Summary.Value(tag=tag, simple_value=value)])
-        data = event_pb2.Event(wall_time=1.8e9 + seconds, step=step, summary=summary).SerializeToString()
-        head = struct.pack("<Q", len(data))
-        out += head + struct.pack("<I", _masked_crc(head)) + data + struct.pack("<I", _masked_crc(data))
-    return out
+        out.append(event_pb2.Event(wall_time=1.8e9 + seconds, step=step, summary=summary))
+    return records(out)
 
 
 def torch_file(value: object) -> bytes:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import struct
 from collections import deque
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from helpers.event_file import records
 
 
 @dataclass(frozen=True)
@@ -202,17 +203,10 @@ def event_file(path: Path, scalars: list[tuple[str, int, float, float]]) -> None
     """Write a TensorBoard event file of (tag, step, value, seconds since 1970), record by record."""
     from tensorboard.compat.proto import event_pb2
 
-    from staleness_audit.readers.tensorboard import _masked_crc
-
-    def record(event: Any) -> bytes:
-        body = event.SerializeToString()
-        size = struct.pack("<Q", len(body))
-        return size + struct.pack("<I", _masked_crc(size)) + body + struct.pack("<I", _masked_crc(body))
-
     path.parent.mkdir(parents=True, exist_ok=True)
     events = [event_pb2.Event(wall_time=0.0, file_version="brain.Event:2")]
     for tag, step, value, wall in scalars:
         event = event_pb2.Event(wall_time=wall, step=step)
         event.summary.value.add(tag=tag, simple_value=value)
         events.append(event)
-    path.write_bytes(b"".join(map(record, events)))
+    path.write_bytes(records(events))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import io
 import pickle
-import struct
 import sys
 import types
 import zipfile
@@ -18,6 +17,7 @@ from pprint import pformat
 from typing import Any
 
 import yaml
+from helpers.event_file import records
 
 from staleness_audit.api import audit
 
@@ -329,8 +329,6 @@ def event_file(steps: Sequence[tuple[int, dict[str, Any]]], started: float = 1.8
     """A TensorBoard event file with one record per number."""
     from tensorboard.compat.proto import event_pb2, summary_pb2
 
-    from staleness_audit.readers.tensorboard import _masked_crc
-
     events = [event_pb2.Event(wall_time=started, file_version="brain.Event:2")]
     for index, (step, values) in enumerate(steps):
         for key, value in values.items():
@@ -338,9 +336,4 @@ def event_file(steps: Sequence[tuple[int, dict[str, Any]]], started: float = 1.8
             events.append(
                 event_pb2.Event(wall_time=started + index, step=step, summary=summary_pb2.Summary(value=[entry]))
             )
-    parts = []
-    for event in events:
-        body = event.SerializeToString()
-        head = struct.pack("<Q", len(body))
-        parts += [head, struct.pack("<I", _masked_crc(head)), body, struct.pack("<I", _masked_crc(body))]
-    return b"".join(parts)
+    return records(events)

@@ -359,3 +359,29 @@ def test_after_a_resume_labels_begin_again(tmp_path):
     assert spans(tables)["1/t0a"] == [(2, 2, 2, 2)]
     assert spans(tables)["1/t9"] == [(None, None, 1, 1)]
     assert {"dropped", "pending", "lost"} == {kind for kind, _, _ in ends(tables)["1/t9"]}
+
+
+def test_an_aborted_placeholder_trains_nothing(tmp_path):
+    """Pitfall 4: it fills a place of the batch, has a name of its own, and is removed from the loss."""
+    lost = sample(
+        "aborted-1f", "", 2, 4, remove_sample=True, status="aborted", metadata={"full_versions": ["-1", "-1"]}
+    )
+    run = Run(tmp_path / "run").rollout(0, *batches()[0]).rollout(1, *batches()[1]).rollout(2, lost, batches()[2][1])
+    tables = run.console(log()).tables()
+    assert uses(tables)["aborted-1f", 0, 2] == (0, 0)
+    assert spans(tables).get("aborted-1f", []) == []
+    assert uses(tables)["s2b", 0, 2] == (2, 2)
+
+
+def test_files_that_were_never_finished_are_no_payloads(tmp_path):
+    """Pitfall 8: a crash leaves a temporary file beside a payload; texts are not ASCII."""
+    plain = spans(story(tmp_path / "plain").tables())
+    run = story(tmp_path / "run")
+    folder = next(run.folder.rglob("s3a/session.json")).parent
+    (folder / ".session.json.4711.1f2e.tmp").write_text('{"success": true, "da')
+    value = json.loads((folder / "session.json").read_text())
+    value["data"][0]["messages"] = [{"content": "日本\u2028語 🙂"}]
+    (folder / "session.json").write_text(json.dumps(value, indent=2, ensure_ascii=False))
+    tables = run.tables()
+    assert spans(tables) == plain
+    assert "payload-unreadable" not in codes(tables)

@@ -78,7 +78,7 @@ def test_what_the_simulator_reports_is_kept_under_canonical_names(tmp_path):
     }
     assert last == {
         "step.staleness_max": 2,
-        "step.staleness_max_last_token": 0,
+        "step.in_queue_max": 0,
         "step.trajectories": 1,
         "step.cancelled": 0,
         "total_tokens": 20,

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.wandb_log import history, wandb_file
 from nemo_rl_run import events
 from roll_run import Run, Span, batch_pickle, call, config, dump, export, log, prompt, step
 
@@ -425,13 +426,26 @@ class TestDamage:
             run()
 
 
-def test_tensorboard_and_board_files(run: Run) -> None:
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_trackers_and_board_files(run: Run, tracker: str) -> None:
     """Scalars prove steps and pushes; the boards' masks count the response tokens of a step, in no order."""
     points = [
         (name, number, 1.0, 0.0) for number in range(2) for name in ("time/step_model_update", "system/batch_size")
     ]
     points += [("time/actor_train/model_update/total", number, 1.0, 0.0) for number in range(2)]
-    run["tb/toy/20261129-153528/events.out.tfevents.1.host"] = events(points)
+    if tracker == "tensorboard":
+        run["tb/toy/20261129-153528/events.out.tfevents.1.host"] = events(points)
+    else:
+        rows = [
+            {
+                "_step": at,
+                "_timestamp": 1.8e9,
+                "system/global_step": at,
+                **{name: 1.0 for name, step, *_ in points if step == at},
+            }
+            for at in range(2)
+        ]
+        run["wandb/offline-run-20261129_153528-x/run-x.wandb"] = wandb_file([history(row) for row in rows])
     used = [("math_rule/actor/samples_used", 1), ("math_rule/actor/samples_total", 1)]
     run["console.log"] = config() + "".join(
         log("metrics_tag: " + json.dumps({"step": number, "metrics": dict(used)}), number) for number in range(2)

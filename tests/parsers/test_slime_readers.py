@@ -229,7 +229,7 @@ def test_scalars_of_a_genuine_event_file(tmp_path):
 def test_damaged_event_files(damage, cut, tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "e").write_bytes(damage(event_file().read_bytes()))
-    with pytest.raises(tensorboard.DamagedEvents) as error:
+    with pytest.raises(tensorboard.DamagedRecords) as error:
         list(tensorboard.read_scalars(discover(tmp_path), "e"))
     assert error.value.cut is cut
 

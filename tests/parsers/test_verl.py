@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.wandb_log import history, wandb_file
 from staleness_parsers.verl.aggregates import RowClass, Spread, row_classes
 from verl_run import Buffer, Run, Tables, console_record, dump_row, figure, key, read, record, uid, v1_config
 
@@ -396,6 +397,19 @@ def test_metrics_that_do_not_fit_the_dump_are_not_believed(run: Run) -> None:
     run.checkpoint(2, Buffer().group(3, 2, (1, 1)).group(4, 1, (1, 1)))
     tables = load(run)
     assert figure(tables.audit()["trajectories"]["trained"]) == (8, 8)
+
+
+def test_an_offline_file_of_w_and_b_stands_for_metrics(run: Run) -> None:
+    rows = [
+        {"_step": step, "_timestamp": 1.0e9 + step, **record(step, members)["data"]}
+        for step, members in ((1, [(0, 0)] * 4), (2, [(1, 1)] * 4))
+    ]
+    file = run.root / "wandb/offline-run-20261129_153528-x/run-x.wandb"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(wandb_file([history(row) for row in rows]))
+    run.members(1, 1, 2)
+    run.members(2, 3, 4)
+    assert load(run).classes(2) == [(1, 1, 1)] * 4
 
 
 def test_events_of_tensorboard_stand_for_metrics(run: Run) -> None:

@@ -10,7 +10,7 @@ import pytest
 from helpers.wandb_log import field, history, run_record, wandb_file
 
 from staleness_audit.discovery import discover
-from staleness_audit.readers.wandb_files import DamagedWandb, read_wandb
+from staleness_audit.readers.wandb_files import DamagedRecords, read_wandb
 
 
 def read(folder: Path, content: bytes, name: str = "run-abc.wandb") -> list[tuple[str, dict[str, Any]]]:
@@ -26,6 +26,7 @@ def test_rows_and_configuration(tmp_path: Path) -> None:
     content = wandb_file([run_record({"trainer": {"epochs": 1}}), *map(history, ROWS), field(13, b"output")])
     expected = [("config", {"trainer": {"epochs": 1}}), *(("history", row) for row in ROWS)]
     assert read(tmp_path, content) == expected
+    (tmp_path / "run-abc.wandb").unlink()
     assert read(tmp_path, gzip.compress(content), "run-abc.wandb.gz") == expected
 
 
@@ -46,7 +47,7 @@ def test_the_package_writes_what_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 6, 7, 40, 5000, 66_000])
 def test_a_cut_file_ends_before_the_record(tmp_path: Path, size: int) -> None:
     content = wandb_file([history(row) for row in ROWS])
-    with pytest.raises(DamagedWandb) as damage:
+    with pytest.raises(DamagedRecords) as damage:
         read(tmp_path, content[:-size])
     assert damage.value.cut
 
@@ -55,6 +56,6 @@ def test_damage_and_other_files(tmp_path: Path) -> None:
     content = bytearray(wandb_file([history(row) for row in ROWS]))
     content[20] ^= 1
     for broken in (bytes(content), b"something else", b"", wandb_file([b"\x12\xff\xff\x01x"])):
-        with pytest.raises(DamagedWandb) as damage:
+        with pytest.raises(DamagedRecords) as damage:
             read(tmp_path, broken)
         assert not damage.value.cut

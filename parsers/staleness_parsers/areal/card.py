@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 CARD = Card(
     title="AReaL",
@@ -37,6 +37,11 @@ CARD = Card(
             "staleness is at least the logged one",
         ),
         Artifact("config.yaml", "always (overwritten at a restart)", "the bound, the sizes of batch, group and quota"),
+        Artifact(
+            "run-*.wandb",
+            "stats_logger.wandb.mode: offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(
@@ -85,5 +90,17 @@ CARD = Card(
         "A damaged line is reported. A lost dump, task or batch is betrayed by the step's number of sequences and of "
         "valid tokens, a lost step by the steps around it or by the step a later launch continues from. Nothing "
         "betrays a lost rejection, or the last steps if every file ends before them."
+    ),
+    figures=(
+        Figure(
+            "*version_stats/sample_staleness_*_max",
+            "until PR #1736 the mean over micro-batches and data-parallel ranks of each one's maximum, so at "
+            "most the true one; the last token of every sample is left out",
+        ),
+        Figure(
+            "*version_stats/sample_staleness_*_avg",
+            "until PR #1736 the plain mean over micro-batches and ranks, not weighted by tokens; the last token "
+            "of every sample is left out, and an answer of one token altogether",
+        ),
     ),
 )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.console import strip_ansi
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.areal.scalars import SCALARS, short_name
 
 LOG = pa.schema(
@@ -55,10 +55,10 @@ _KINDS: dict[str, re.Pattern[str]] = {
     "shrunk": re.compile(r"GroupedRolloutWorkflow: (?P<number>\d+)/\d+ trajectories returned None"),
     "undumped": re.compile(r"Failed to dump trajectory for task (?P<number>\d+): (?P<text>.*)"),
 }
-_HINTS = (
-    "AsyncTaskRunner", "Finish ", "Submit rollout rid", "Workflow execution", "Rollout timed", "Train step ",
-    "Recovering", "Resume info", "PerfTracer", "HTTP request", "GroupedRollout", "Failed to dump", "│",
-)  # fmt: skip
+_TELLING = (
+    "AsyncTaskRunner|Finish |Submit rollout rid|Workflow execution|Rollout timed|Train step |Recovering|Resume info"
+    "|PerfTracer|HTTP request|GroupedRollout|Failed to dump|│"
+)
 _TASK_KINDS = frozenset({"submitted", "completed", "accept", "reject", "failed", "timeout", "old_submit", "old_finish"})
 _RANK = re.compile(r"[Rr]ank[ =]?(\d+)")
 
@@ -70,9 +70,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     step: int | None = None
     commit = 0
     try:
-        for line, raw, cut in numbered_lines(run, piece):
-            if not any(hint in raw for hint in _HINTS):
-                continue
+        for line, raw, cut in telling_lines(run, piece, _TELLING):
             plain = strip_ansi(raw)
             if plain.lstrip().startswith("│"):
                 if step is not None and not cut:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.readers.scalars import scalar_files
 
 DUMP = re.compile(r"(?P<root>(?:.*/)?)rollout/(?P<version>-?\d{1,9})/(?P<task>\d{1,12})\.jsonl")
 OLD_DUMP = re.compile(r"(?P<root>(?:.*/)?)generated/(?P<version>\d{1,9})/[^/]+\.txt")
@@ -78,7 +79,7 @@ def survey(run: RunFiles) -> Files:
         sessions=here(SESSIONS),
         requests=here(REQUESTS),
         perf=_trainer_only(here(PERF)),
-        events=_events(files, root),
+        events=_events(files, root) or scalar_files(run),
         other_roots=tuple(roots[1:]),
     )
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.scalars import read_scalars
 
 SCALARS = pa.schema(
     [
@@ -68,7 +69,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
                 )
     except OptionalReaderMissing as missing:
         sink.diagnose("warning", "tensorboard-not-read", str(missing), source=source)
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         if damage.cut:
             sink.diagnose("note", "record-cut", f"The last record did not happen: {damage}.", source=source)
         else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 from staleness_parsers.slime.card import UNIT
 
 KEEP: Final = "dressage_staleness_keep_versions"
@@ -68,4 +68,15 @@ CARD: Final = Card(
     "async batch leave their sessions and no line; sessions cancelled at the end of a run leave nothing. The launch "
     "scripts clear the session folders, so only the last launch's sessions are there.",
     refines=("slime",),
+    figures=(
+        Figure(
+            "staleness/version_gap_*",
+            "counted from the label of a trajectory's end to the newest label seen: it ignores early tokens and "
+            "the trainer, and no value of it shows that a bound was kept",
+        ),
+        Figure(
+            "staleness/dropped_groups",
+            "counted anew in every call",
+        ),
+    ),
 )

@@ -14,7 +14,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.console import parse_local_time, undecorate
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.lines import DamagedStream, telling_lines
 
 LINES: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -24,7 +24,7 @@ LINES: Final[dict[str, Any]] = {
     "fields": pl.String,
 }
 MARKS: Final = (b"Dressage ", b"dressage.proxy")
-_CHEAP: Final = re.compile(r"Dressage|rollout|session_id=")
+_TELLING: Final = "Dressage|rollout|session_id="
 _PATTERNS: Final = tuple(
     (kind, re.compile(pattern))
     for kind, pattern in (
@@ -76,8 +76,8 @@ def read_console(unit: Unit, run: RunFiles, sink: Sink) -> None:
     piece = unit.pieces[0]
     rows: list[dict[str, Any]] = []
     try:
-        for number, raw, cut in numbered_lines(run, piece):
-            if cut or len(raw) > 1 << 20 or not _CHEAP.search(raw):
+        for number, raw, cut in telling_lines(run, piece, _TELLING):
+            if cut or len(raw) > 1 << 20:
                 continue
             if row := _read_line(raw):
                 rows.append({"source": piece.source, "line": number, **row})

@@ -10,6 +10,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
+from staleness_audit.readers.scalars import scalar_files
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
 from staleness_parsers.dressage import fates, sessions, truncation
 from staleness_parsers.dressage.card import CARD, KEEP, NO_CONVERSION, NO_LIMIT
@@ -61,7 +62,7 @@ class DressageParser(SlimeParser):
                 evidence.append(f"{dump.source}: slime's rollout dump with Dressage's metadata")
         if evidence:
             return Detection(tuple(evidence[:5]))
-        for file in files.event_files(run)[:10]:
+        for file in scalar_files(run)[:10]:
             if b"staleness/version_span_max" in run.head(file.source, files.HEAD_BYTES):
                 return Detection((f"{file.source}: scalars as Dressage names them",), strong=False)
         return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from staleness_audit.parser import Artifact, Bound, Card, Guarantee, Mode
+from staleness_audit.parser import Artifact, Bound, Card, Figure, Guarantee, Mode
 from staleness_audit.readers.config import lookup
 
 BOUND_KEY: Final = "job.max_staleness"
@@ -165,6 +165,16 @@ CARD: Final = Card(
         "Request numbers have no gaps and train.jsonl counts the requests of every step, so a lost consume row of a "
         "completed step and a lost request are noticed, as is an instance stream without a row at a weight update. A "
         "lost drop row (the request then looks left over) and records missing at the end of all streams alike are not."
+    ),
+    figures=(
+        Figure(
+            "staleness_reported",
+            "the staleness of the newest token, as a system that tags anew would report it",
+        ),
+        Figure(
+            "n_dropped_step",
+            "what expired at the update; drops at completion are not counted",
+        ),
     ),
 )
 """The framework on one page."""

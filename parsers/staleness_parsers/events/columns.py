@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -53,15 +54,6 @@ COLUMNS: dict[str, str] = {
 }
 
 
-COMMON = {
-    name: COLUMNS[name]
-    for name in (
-        "kind", "n", "trajectory_id", "group_id", "version", "ts", "tokens", "step", "reason", "loss_tokens", "trajectories",
-        "started", "ended", "versions",
-    )
-}  # fmt: skip
-
-
 ARROW = {"VARCHAR": pa.string(), "DOUBLE": pa.float64(), "BOOLEAN": pa.bool_(), "INTEGER[]": pa.list_(pa.int32())}
 
 
@@ -84,6 +76,21 @@ LIFECYCLE = (
 
 
 KINDS = (*LIFECYCLE, "span", "trained", "step", "sync", "end")
+
+
+def words(of: Sequence[str]) -> str:
+    """Words as a list of SQL literals."""
+    return ", ".join(f"'{word}'" for word in of)
+
+
+COMMON = {
+    # Kinds are compared over and over; a kind that is not among these makes the piece be read with all columns.
+    "kind": f"ENUM({words(KINDS)})",
+    **{name: COLUMNS[name] for name in (
+        "n", "trajectory_id", "group_id", "version", "ts", "tokens", "step", "reason", "loss_tokens", "trajectories",
+        "started", "ended", "versions",
+    )}
+}  # fmt: skip
 
 
 def read_header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, int]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from contextlib import suppress
 from tempfile import NamedTemporaryFile
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -11,31 +15,51 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.engine import literal
 from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
-from staleness_parsers.events.columns import ARROW, COLUMNS, COMMON, KINDS, LIFECYCLE, WHOLE, header_of
+from staleness_parsers.events.columns import ARROW, COLUMNS, COMMON, KINDS, LIFECYCLE, WHOLE, header_of, words
 
 
-def load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
-    """Make the view ``lines``: the columns of ``COLUMNS`` and ``line``. Bad lines are diagnosed and left out."""
-    if not run.file(piece.source).compressed:
-        with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
-            stream.seek(piece.start)
-            data = stream.read(piece.end - piece.start)
-            first_line = piece.first_line
-            if first_line == 1 and header_of(data) is not None:
-                # The header's keys are its own; without it most pieces need only the common columns.
-                data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
-            part.write(data)
-            part.flush()
-            try:
-                # Most logs use few of the columns, and every column costs; all are read only where more appear.
-                for columns in (COMMON, COLUMNS):
-                    _parse(connection, part.name, columns)
-                    if _is_plain(connection, data, columns):
-                        _name_columns(connection, columns, first_line)
-                        return
-            except duckdb.Error:
-                pass  # some line is bad: the careful reader below finds and names it
-        connection.execute("DROP TABLE IF EXISTS parsed")
+def load_events(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
+    """Make the view ``events_``: the columns of ``COLUMNS`` and ``line``, of the usable events, each number once.
+
+    Everything else is diagnosed and left out.
+    """
+    usable = None if run.file(piece.source).compressed else _load_plain(run, piece, connection)
+    if usable is None:
+        _load_careful(run, piece, connection, sink)
+    if usable:
+        connection.execute("CREATE TEMP VIEW events_ AS SELECT * FROM lines")
+    else:
+        _drop_unusable(connection, piece, sink)
+
+
+def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection) -> bool | None:
+    """Make ``lines`` by DuckDB's own reader; say whether all can be used, or None if some are no plain lines."""
+    with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
+        stream.seek(piece.start)
+        data = stream.read(piece.end - piece.start)
+        first_line, lines = piece.first_line, piece.lines
+        if first_line == 1 and header_of(data) is not None:
+            # The header's keys are its own; without it most pieces need only the common columns.
+            data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
+            lines -= 1
+        part.write(data)
+        part.flush()
+        # Most logs use few of the columns, and every column costs; all are read only where more appear.
+        for columns in (COMMON, COLUMNS):
+            with suppress(duckdb.Error):  # some line is bad: the careful reader finds and names it
+                _parse(connection, part.name, columns)
+                _name_columns(connection, columns, first_line)
+                survey = _survey(connection, columns)
+                if not survey.whole or survey.lines != lines or _FRACTION_IN_LIST.search(data):
+                    return None
+                if columns is COLUMNS or survey.values == data.count(b'":'):
+                    return survey.usable
+    return None
+
+
+def _load_careful(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
+    """Make ``lines`` line by line. Bad lines are diagnosed and left out."""
+    connection.execute("DROP VIEW IF EXISTS lines; DROP TABLE IF EXISTS parsed")
     schema = pa.schema([(name, ARROW[kind]) for name, kind in COLUMNS.items()])
     tables = list(read_json_lines(run, piece, schema, lambda bad: _diagnose_bad(bad, piece.source, sink)))
     whole = pa.concat_tables(tables) if tables else schema.append(pa.field("line", pa.int64())).empty_table()
@@ -44,7 +68,7 @@ def load_lines(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnectio
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, path: str, columns: dict[str, str]) -> None:
-    types = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in columns.items()) + "}"
+    types = "{" + ", ".join(f"{name}: {literal(kind)}" for name, kind in columns.items()) + "}"
     # A small limit on lines makes small buffers, which all cores can share; longer lines take the careful path.
     connection.execute(
         f"CREATE OR REPLACE TEMP TABLE parsed AS SELECT * FROM read_ndjson({literal(path)}, columns = {types}, "
@@ -52,37 +76,68 @@ def _parse(connection: duckdb.DuckDBPyConnection, path: str, columns: dict[str, 
     )
 
 
-def _is_plain(connection: duckdb.DuckDBPyConnection, data: bytes, columns: dict[str, str]) -> bool:
-    """Whether rows are lines one to one, whole numbers are whole, and no key was left out.
+_FAULT = f"""
+    CASE WHEN kind IS NULL THEN 'it has no kind'
+         WHEN kind NOT IN ({words(KINDS)}) THEN 'unknown-kind'
+         WHEN kind IN ('span', 'trained') AND trajectory_id IS NULL THEN 'it has no trajectory_id'
+         WHEN kind IN ({words(LIFECYCLE)}) AND trajectory_id IS NULL AND group_id IS NULL
+              THEN 'it names no trajectory and no group'
+         WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
+         WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
+         WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
+                    version_hi, step, attempt, trajectories) < 0 THEN 'a count or version is negative'
+         WHEN tokens_lo > tokens_hi OR loss_tokens_lo > loss_tokens_hi OR version_lo > version_hi
+              OR staleness_lo > staleness_hi THEN 'an interval has its ends exchanged'
+         WHEN greatest(version, version_lo, version_hi, step, attempt) > 2147483647
+              OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories) > 9e15
+              THEN 'a number is too large'
+         WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
+         WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
+         WHEN isinf(ts) OR isnan(ts) OR abs(ts) > 1e11 OR abs(started) > 1e11 OR abs(ended) > 1e11 THEN 'a time is impossible'
+    END"""
+"""SQL that says what makes a line of whole numbers unusable (null = nothing)."""
+
+
+def _fractions(columns: Iterable[str]) -> str:
+    """SQL that says whether a number that must be whole is not."""
+    return " OR ".join(f"{name} <> floor({name})" for name in columns if name in WHOLE)
+
+
+class _Survey(NamedTuple):
+    """What one look at all lines tells: how many, how many values, whether whole numbers are whole, all usable."""
+
+    lines: int
+    values: int
+    whole: bool
+    usable: bool
+
+
+def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _Survey:
+    """Look at ``lines`` once.
 
     Every key ends in ``":``, so if there are as many of these as values, all keys are among the columns. A string that
-    holds the two characters, a null, or an unknown key makes the counts differ, which only costs time.
+    holds the two characters, a null, or an unknown key makes the counts differ, which only costs time. Numbers that
+    follow the lines one by one do not repeat; where they don't follow, it is worth looking.
     """
-    wholes = [name for name in columns if name in WHOLE]
-    fractions = " OR ".join(f"{name} <> floor({name})" for name in wholes)
     values = " + ".join(f"count({name})" for name in columns)
-    row = connection.execute(f"SELECT count(*), count(*) FILTER ({fractions}), {values} FROM parsed").fetchone()
+    row = connection.execute(
+        f"SELECT count(*), {values}, count(*) FILTER ({_fractions(columns)}) = 0, "
+        f"count(*) FILTER ({_FAULT} IS NOT NULL) = 0 AND (count(n) = 0 OR min(n - line) = max(n - line) AND count(n) = count(*)) "
+        "FROM lines"
+    ).fetchone()
     assert row is not None
-    rows, fractional, found = row
-    if rows != data.count(b"\n") + (not data.endswith(b"\n") and bool(data)) or fractional or _has_fractions(data):
-        raise duckdb.InvalidInputException("blank lines or fractions")
-    return columns is COLUMNS or found == data.count(b'":')
+    return _Survey(*row)
 
 
-def _has_fractions(data: bytes) -> bool:
-    """Whether a list of versions may hold a fraction, which DuckDB would round."""
-    at = data.find(b'"versions"') if b"." in data else -1
-    while at >= 0:
-        end = data.find(b"]", at)
-        if data.find(b".", at, end) >= 0:
-            return True
-        at = data.find(b'"versions"', end)
-    return False
+_FRACTION_IN_LIST = re.compile(rb"\.[0-9eE+-]*\s*(?:\]|,\s*[-0-9])")
+"""A fraction followed by the end of a list or by another number; in an object a key would follow the comma."""
 
 
 def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:
     absent = "".join(f"NULL::{kind} AS {name}, " for name, kind in COLUMNS.items() if name not in columns)
-    connection.execute(f"CREATE TEMP VIEW lines AS SELECT *, {absent}rowid + {first_line} AS line FROM parsed")
+    connection.execute(
+        f"CREATE OR REPLACE TEMP VIEW lines AS SELECT *, {absent}rowid + {first_line} AS line FROM parsed"
+    )
 
 
 def _diagnose_bad(bad: BadLine, source: str, sink: Sink) -> None:
@@ -122,33 +177,11 @@ def diagnose_event(fault: str, source: str, line: int, sink: Sink) -> None:
     )
 
 
-def drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
+def _drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sink) -> None:
     """Leave in ``events_`` what can be used: known kinds with their ids, sane versions and counts, each number once."""
-    known = ", ".join(f"'{kind}'" for kind in KINDS)
-    fractions = " OR ".join(f"{name} <> floor({name})" for name in WHOLE)
-    lifecycle = ", ".join(f"'{kind}'" for kind in LIFECYCLE)
-    bad = f"""
-        CASE WHEN kind IS NULL THEN 'it has no kind'
-             WHEN kind NOT IN ({known}) THEN 'unknown-kind'
-             WHEN kind IN ('span', 'trained') AND trajectory_id IS NULL THEN 'it has no trajectory_id'
-             WHEN kind IN ({lifecycle}) AND trajectory_id IS NULL AND group_id IS NULL
-                  THEN 'it names no trajectory and no group'
-             WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
-             WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
-             WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
-                        version_hi, step, attempt, trajectories) < 0 THEN 'a count or version is negative'
-             WHEN tokens_lo > tokens_hi OR loss_tokens_lo > loss_tokens_hi OR version_lo > version_hi
-                  OR staleness_lo > staleness_hi THEN 'an interval has its ends exchanged'
-             WHEN greatest(version, version_lo, version_hi, step, attempt) > 2147483647
-                  OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories) > 9e15
-                  THEN 'a number is too large'
-             WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
-             WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
-             WHEN {fractions} THEN 'a count, version or step is not a whole number'
-             WHEN isinf(ts) OR isnan(ts) OR abs(ts) > 1e11 OR abs(started) > 1e11 OR abs(ended) > 1e11 THEN 'a time is impossible'
-        END"""
     header = "line = 1 AND kind IS NULL" if piece.first_line == 1 else "false"
-    connection.execute(f"CREATE TEMP VIEW judged AS SELECT *, {bad} AS fault FROM lines WHERE NOT ({header})")
+    fault = f"CASE WHEN {_fractions(COLUMNS)} THEN 'a count, version or step is not a whole number' ELSE {_FAULT} END"
+    connection.execute(f"CREATE TEMP VIEW judged AS SELECT *, {fault} AS fault FROM lines WHERE NOT ({header})")
     rows = connection.execute("SELECT line, fault, kind FROM judged WHERE fault IS NOT NULL ORDER BY line").fetchall()
     for line, fault, kind in rows:
         if fault == "unknown-kind":
@@ -169,10 +202,7 @@ def drop_unusable(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Sin
         else f"SELECT * FROM lines WHERE NOT ({header})"
     )
     connection.execute(f"CREATE TEMP VIEW usable AS {usable}")
-    # Numbers that follow the lines one by one cannot repeat; only if they don't is it worth counting.
-    row = connection.execute("SELECT max(n - line) = min(n - line) AND count(n) = count(*) FROM usable").fetchone()
-    assert row is not None
-    if row[0] is False and _has_repeats(connection):
+    if _has_repeats(connection):
         _drop_repeated(connection, piece, sink)
     else:
         connection.execute("CREATE TEMP VIEW events_ AS SELECT * FROM usable")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -12,16 +14,24 @@ from staleness_audit.parser import Sink, Staged
 from staleness_parsers.events.columns import whole_number
 
 
+def repeats(run: RunFiles, files: list[RunFile]) -> Iterator[tuple[RunFile, RunFile]]:
+    """Yield files that repeat another byte for byte, each with the first one of these bytes."""
+    sizes = Counter((file.bytes, file.compressed) for file in files)
+    first: dict[str, RunFile] = {}
+    for file in files:
+        # Files of different sizes differ: no need to hash the whole of one before its first piece is read.
+        if file.bytes and sizes[file.bytes, file.compressed] > 1:
+            original = first.setdefault(run.digest(file.source), file)
+            if original is not file:
+                yield file, original
+
+
 def report_repeats(run: RunFiles, files: list[RunFile], sink: Sink) -> None:
     """Note files that repeat another byte for byte."""
-    first: dict[str, str] = {}
-    for file in files:
-        digest = run.split(file.source)[-1].digest
-        if file.bytes and digest in first:
-            sink.diagnose(
-                "note", "repeated-file", f"The same bytes as {first[digest]}; it counts once.", source=file.source
-            )
-        first.setdefault(digest, file.source)
+    for file, original in repeats(run, files):
+        sink.diagnose(
+            "note", "repeated-file", f"The same bytes as {original.source}; it counts once.", source=file.source
+        )
 
 
 def check_numbering(

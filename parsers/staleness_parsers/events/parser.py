@@ -14,15 +14,15 @@ line by line with the same queries, so that only the bad lines are lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.engine import connect, literal
+from staleness_audit.engine import literal, session
 from staleness_audit.parser import Artifact, Card, Detection, Mode, RunFacts, Sink, Staged, Unit
 from staleness_parsers.events.columns import FORMAT, PATTERN, read_header, whole_number
 from staleness_parsers.events.facts import facts
-from staleness_parsers.events.lines import drop_unusable, load_lines
-from staleness_parsers.events.numbering import check_numbering, report_repeats
+from staleness_parsers.events.lines import load_events
+from staleness_parsers.events.numbering import check_numbering, repeats, report_repeats
 from staleness_parsers.events.rows import QUERIES, stage_numbering, write_version_lists
 
 
@@ -63,34 +63,32 @@ class EventsParser:
             return None
         return Detection(tuple(f"{file.source} is a canonical event log" for file in found[:3]), dialect=FORMAT)
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of lines; a file that repeats another byte for byte is read once."""
-        units = []
-        seen: set[str] = set()
-        for file in run.match(PATTERN):
-            pieces = run.split(file.source)
-            if pieces[-1].digest in seen and file.bytes:
+        files = run.match(PATTERN)
+        repeated = {copy.source for copy, _ in repeats(run, files)}
+        for file in files:
+            if file.source in repeated:
                 continue
-            seen.add(pieces[-1].digest)
             header, _ = read_header(run, file)
             clock = "relative" if header and header.get("clock") == "relative" else "epoch"
             options = {"attempt": whole_number(header.get("attempt")) if header else None, "clock": clock}
-            units += [Unit("lines", (piece,), options) for piece in pieces]
-        return units
+            yield from (Unit("lines", (piece,), options) for piece in run.split(file.source))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Sort the lines of one piece into the event tables, and stage the range of its line numbers."""
         piece = unit.pieces[0]
-        with connect() as connection:
-            load_lines(run, piece, connection, sink)
-            connection.execute(f"CREATE TYPE source_word AS ENUM ({literal(piece.source)})")
-            connection.execute("CREATE TYPE evidence_word AS ENUM ('recorded')")
+        with session() as connection:
+            load_events(run, piece, connection, sink)
+            connection.execute(f"CREATE TEMP TYPE source_word AS ENUM ({literal(piece.source)})")
+            connection.execute("CREATE TEMP TYPE evidence_word AS ENUM ('recorded')")
             connection.execute("SET VARIABLE source = ?", [piece.source])
             connection.execute("SET VARIABLE attempt = ?", [unit.options.get("attempt") or 0])
-            drop_unusable(connection, piece, sink)
             stage_numbering(connection, sink)
-            for table, query in QUERIES:
-                sink.write_query(table, connection, query)
+            kinds = {kind for (kind,) in connection.execute("SELECT DISTINCT kind FROM events_").fetchall()}
+            for table, of, query in QUERIES:
+                if kinds.intersection(of):
+                    sink.write_query(table, connection, query)
             write_version_lists(connection, sink)
 
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:

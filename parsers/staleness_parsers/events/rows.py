@@ -6,7 +6,7 @@ import duckdb
 import polars as pl
 
 from staleness_audit.parser import Sink
-from staleness_parsers.events.columns import LIFECYCLE, SPANS_PER_LINE, TIMES
+from staleness_parsers.events.columns import KINDS, LIFECYCLE, SPANS_PER_LINE, TIMES
 from staleness_parsers.events.lines import diagnose_event
 
 
@@ -64,6 +64,7 @@ def _ends(name: str) -> str:
 QUERIES = (
     (
         "trajectories",
+        KINDS,
         # An id that no line describes needs no row: the core takes it for one trajectory of the policy.
         f"""SELECT trajectory_id, group_id, {_ATTEMPT}, coalesce(role, 'train') AS role, {_CLASS} AS anonymous,
                    coalesce(multiplicity, multiplicity_lo, CASE WHEN {_CLASS} THEN 0 ELSE 1 END) AS multiplicity_lo,
@@ -73,6 +74,7 @@ QUERIES = (
     ),
     (
         "spans",
+        ("span",),
         # An empty list is what a call without tokens looks like.
         f"""SELECT trajectory_id, n * {SPANS_PER_LINE} AS span_index, coalesce(len(versions), tokens, tokens_lo) AS tokens_lo,
                    coalesce(len(versions), tokens, tokens_hi) AS tokens_hi, {_ends("loss_tokens")}, {_ends("version")},
@@ -81,11 +83,13 @@ QUERIES = (
     ),
     (
         "uses",
+        ("trained",),
         f"""SELECT trajectory_id, {_ATTEMPT}, step, {_ends("loss_tokens")}, staleness_lo, staleness_hi, {_PLACE}
             FROM events_ WHERE kind = 'trained'""",
     ),
     (
         "events",
+        LIFECYCLE,
         f"""SELECT n AS seq, {_TS}, kind, trajectory_id, group_id, {_ATTEMPT}, step, {_ends("version")},
                    multiplicity, CASE WHEN kind IN ('dropped', 'cancelled', 'lost') THEN coalesce(reason, 'unknown') ELSE reason END
                    AS reason, {_PLACE}
@@ -93,6 +97,7 @@ QUERIES = (
     ),
     (
         "steps",
+        ("step",),
         f"""SELECT {_ATTEMPT}, step, coalesce(version, version_lo) AS v_train_lo, coalesce(version, version_hi) AS v_train_hi,
                    {_STARTED}, coalesce({_time("ended")}, {_time("ts")}) AS ended, waited_us, updates,
                    coalesce(completed, true) AS completed, {_PLACE}
@@ -100,17 +105,19 @@ QUERIES = (
     ),
     (
         "syncs",
+        ("sync",),
         f"""SELECT {_ATTEMPT}, {_ends("version")}, {_STARTED}, coalesce({_time("ended")}, {_time("ts")}) AS ended, worker, {_PLACE}
             FROM events_ WHERE kind = 'sync'""",
     ),
     (
         "constraints",
+        ("step",),
         f"""SELECT {_ATTEMPT}, step, quantity, 'eq' AS op, value, quantity AS unit, {_PLACE}
             FROM (UNPIVOT (SELECT attempt, step, line, trajectories, loss_tokens FROM events_ WHERE kind = 'step')
                   ON trajectories, loss_tokens INTO NAME quantity VALUE value)""",
     ),
 )
-"""Which rows of which table a line becomes. ``span_index`` follows the writer's line numbers: it orders, with gaps."""
+"""Table, kinds of lines that it is made from, and the query. ``span_index`` follows the writer's line numbers: it orders, with gaps."""
 
 
 def write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 CARD = Card(
     title="NeMo-RL",
@@ -30,6 +30,11 @@ CARD = Card(
             "the bound; async_grpo: versions of groups then buffered",
         ),
         Artifact("exp_*/wandb/*/*/files/config.yaml", "logger.wandb_enabled: true, online", "the bound"),
+        Artifact(
+            "run-*.wandb",
+            "logger.wandb_enabled: true, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(
@@ -85,5 +90,19 @@ CARD = Card(
         "A lost step line is betrayed by the numbers of its neighbours, a lost eviction of a closed step by its "
         "metrics, a lost row of a dump by the step's count of groups. Nothing betrays evictions after the last closed "
         "step, retries, or the last steps if every file ends before them."
+    ),
+    figures=(
+        Figure(
+            "lag",
+            "the largest staleness by the versions in which generation started",
+        ),
+        Figure(
+            "*avg_trajectory_age",
+            "a mean over groups, not the largest age",
+        ),
+        Figure(
+            "evicted_stale_prompt_groups*",
+            "groups evicted while the step was assembled; those of a last step that never closed are in no metric",
+        ),
     ),
 )

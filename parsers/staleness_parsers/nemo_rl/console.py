@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -16,8 +16,8 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import ConsoleLine, parse_dict, undecorate
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.console import ConsoleLine, Messages, parse_dict, undecorate
+from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.nemo_rl.files import worker
 from staleness_parsers.nemo_rl.settings import from_repr
 
@@ -36,9 +36,8 @@ LINES: Final = {
 }
 _LARGEST: Final = 2**31 - 1
 
-_PATTERNS: Final = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
+_MESSAGES: Final = Messages(
+    (
         (
             "state",
             r"ReplayBuffer state: (?P<a>\d+) groups, versions=\[(?P<versions>[-\d, ]*)\], "
@@ -107,7 +106,7 @@ _PATTERNS: Final = tuple(
         ("config", r"(?P<text>.*(?:AsyncRLConfig\(|AsyncGRPOConfig\(|async_grpo=|'async_grpo': |'async_rl': ).*)$"),
     )
 )
-_CHEAP: Final = re.compile(
+_TELLING: Final = (
     r"SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|promoting|exposed_g|"
     r"Total step|replay|r restored: |ollout ?[sS]tall|train_pump|Timeout has|SC run|Traceback|ray::S|"
     r"ReplayBuffer state|current_weight_v|self\.traj|Evicting|Selected counts|Consumed and|STALLING|older than min|"
@@ -134,7 +133,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     reader = _Reader(piece.source, run.file(piece.source).name, sink)
     rows: list[Row] = []
     try:
-        for line, raw, cut in numbered_lines(run, piece):
+        for line, raw, cut in telling_lines(run, piece, _TELLING):
             rows.extend(reader.read(line, raw, cut))
             if len(rows) >= 1 << 16:
                 sink.write("nemo_lines", pl.DataFrame(rows, schema=LINES))
@@ -166,12 +165,11 @@ class _Reader:
 
     def read(self, number: int, raw: str, cut: bool) -> Iterator[Row]:
         """Yield the row of a line, if it says something."""
-        if not _CHEAP.search(raw):
-            return
         line = undecorate(raw)
-        kind, found = _classify(line.text)
-        if found is None:
+        told = _MESSAGES.match(line.text)
+        if told is None:
             return
+        kind, groups = told
         if cut and not _whole(kind, line.text):
             self._sink.diagnose(
                 "note", "cut-line", "The log ends inside a line, which was left out.", source=self._source, line=number
@@ -180,17 +178,17 @@ class _Reader:
                 return
         pid = line.pid if line.pid is not None else self._pid
         row: Row = {"source": self._source, "line": number, "pid": pid, "kind": kind}
-        for name, value in found.groupdict().items():
+        for name, value in groups.items():
             if name in LINES and value is not None:
                 row[name] = _number(name, value)
         if cut and kind == "step":
             row["d"] = None  # the lag may go on
         if line.repeated > 1:
             self._folded(kind, number, line)
-        if self._complete(row, found, number):
+        if self._complete(row, groups, number):
             yield row
 
-    def _complete(self, row: Row, found: re.Match[str], number: int) -> bool:
+    def _complete(self, row: Row, groups: Mapping[str, str | None], number: int) -> bool:
         """Fill in what needs memory; return whether the row is kept."""
         kind, pid = row["kind"], row["pid"]
         if kind == "listed":
@@ -209,7 +207,7 @@ class _Reader:
         elif kind == "consumed":
             self._size[pid] = row["c"]
         elif kind == "state":
-            return self._state(row, found)
+            return self._state(row, str(groups["versions"]), str(groups["targets"]))
         elif kind == "metrics":
             return self._metrics(row, number)
         elif kind == "config":
@@ -218,15 +216,15 @@ class _Reader:
             return bool(settings)
         return True
 
-    def _state(self, row: Row, found: re.Match[str]) -> bool:
-        versions, targets = numbers(found["versions"]), numbers(found["targets"])
+    def _state(self, row: Row, listed: str, targeted: str) -> bool:
+        versions, targets = numbers(listed), numbers(targeted)
         if not versions or len(versions) != len(targets):
             return False
         expected = self._size.get(row["pid"])
         self._size[row["pid"]] = len(versions)
         row |= {"b": versions[-1], "c": targets[-1]}
         if expected is None or len(versions) != expected + 1:
-            row["text"] = f"{found['versions']}|{found['targets']}"
+            row["text"] = f"{listed}|{targeted}"
         return True
 
     def _metrics(self, row: Row, number: int) -> bool:
@@ -259,13 +257,6 @@ class _Reader:
             line=number,
             opens=opens,  # type: ignore[arg-type]
         )
-
-
-def _classify(text: str) -> tuple[str, re.Match[str] | None]:
-    for kind, pattern in _PATTERNS:
-        if found := pattern.match(text):
-            return kind, found
-    return "", None
 
 
 def _whole(kind: str, text: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from staleness_audit.discovery import RunFile, RunFiles, natural
+from staleness_audit.readers.scalars import scalar_files
 
 MARKS: Final = (
     b"SingleControllerActor",
@@ -50,7 +51,7 @@ def survey(run: RunFiles) -> Survey:
     consoles = [file for file in run.files if _is_console(run, file)]
     return Survey(
         tuple(sorted(consoles, key=lambda file: natural(file.name))),
-        tuple(run.match("events.out.tfevents.*")),
+        tuple(scalar_files(run)),
         tuple(run.match("train_data_step*.jsonl")),
         tuple(run.match("step_*/replay_buffer.pt")),
         (*run.match("step_*/config.yaml"), *run.match("wandb/*/files/config.yaml")),

@@ -13,7 +13,8 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
+from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
 from staleness_parsers.nemo_rl.console import worth_keeping
 from staleness_parsers.nemo_rl.files import exp_of, step_of
@@ -62,11 +63,15 @@ _JSON: Final = pa.schema(
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the scalars of an event file that say something about steps."""
+    """Stage what a tracker's file says about steps, and the configuration that W&B keeps."""
     rows: list[dict[str, Any]] = []
     exp = exp_of(piece.source) or ""
     try:
-        for scalar in read_scalars(run, piece.source):
+        for scalar in read_values(run, piece.source):
+            if isinstance(scalar, Text):
+                if scalar.tag == CONFIG and (settings := from_mapping(orjson.loads(scalar.text))):
+                    _save(sink, piece.source, [{"kind": "config", "text": orjson.dumps(settings).decode()}])
+                continue
             tag = scalar.tag
             if (tag in _TIMES or (tag.startswith("train/") and worth_keeping(tag[6:]))) and math.isfinite(scalar.value):
                 rows.append(
@@ -80,7 +85,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
                         "record": scalar.record,
                     }
                 )
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         if damage.cut:
             sink.diagnose("note", "cut-events", f"{damage}.", source=piece.source, locator=f"record {damage.record}")
         else:

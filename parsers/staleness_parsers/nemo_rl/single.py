@@ -210,7 +210,7 @@ def _write_step(told: Told, step: Step, completed: bool | None, rows: Rows) -> N
         ("step.staleness_trajectory_mean", "avg_trajectory_age", step.metrics.get("avg_trajectory_age")),
         ("step.loss_tokens", "global_valid_toks", step.metrics.get("global_valid_toks")),
         (
-            "step.dropped",
+            "step.dropped_stale",
             "evicted_stale_prompt_groups x num_generations_per_prompt",
             step.metrics["evicted_stale_prompt_groups"] * size
             if size and "evicted_stale_prompt_groups" in step.metrics

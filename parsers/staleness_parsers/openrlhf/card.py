@@ -32,6 +32,11 @@ CARD: Final = Card(
             "--logger.wandb.key, or keep the script with the logs",
             "whether generation overlaps weight syncs, over-sampling, group and batch sizes",
         ),
+        Artifact(
+            "run-*.wandb",
+            "--logger.wandb.key, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(

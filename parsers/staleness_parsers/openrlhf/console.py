@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import orjson
 import polars as pl
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.console import parse_dict, strip_ansi, undecorate
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.console import parse_dict, stage_lines, strip_ansi, undecorate
+from staleness_audit.readers.lines import telling_lines
 from staleness_parsers.openrlhf.settings import command_line
 
 LINES: Final[dict[str, Any]] = {
@@ -47,7 +48,7 @@ _SIMPLE: Final = (
 )
 _FILTERED: Final = re.compile(r"Filtered out: avg_reward=.*?scores=(?P<scores>\[.*)$")
 _SCORE: Final = re.compile(r"'[^']*'")
-_CHEAP: Final = re.compile(
+_TELLING: Final = (
     r"Global step |queue_size=|experience making with|Eval at step|async eval|Async eval|Queue is full|Filtered out"
     r"|filtered_samples|filtering pass rate|Generate samples:\s+0%|train_ppo_ray|OPENRLHF_ASYNC_QUEUE_SIZE"
 )
@@ -61,30 +62,17 @@ KEPT: Final = re.compile(
 def read_console(unit: Unit, run: RunFiles, sink: Sink) -> None:
     """Stage the telling lines of a piece of a log."""
     piece = unit.pieces[0]
-    rows: list[dict[str, Any]] = []
-    try:
-        for line, raw, cut in numbered_lines(run, piece):
-            if not _CHEAP.search(raw):
-                continue
-            for row in _read_line(raw):
-                if row["kind"] == "step_damaged":
-                    _say_damaged(sink, piece.source, line, cut)
-                    if cut:
-                        continue
-                rows.append({"source": piece.source, "line": line, **row})
-            if len(rows) >= 1 << 16:
-                sink.write("openrlhf_lines", _frame(rows))
-                rows = []
-    except DamagedStream as damage:
-        sink.diagnose(
-            "error",
-            "console-damaged",
-            f"Console log not read to its end: {damage}; restore it.",
-            source=piece.source,
-            line=damage.line,
-            opens="training",
-        )
-    sink.write("openrlhf_lines", _frame(rows))
+    stage_lines(_rows(run, piece, sink), sink, "openrlhf_lines", LINES, piece.source)
+
+
+def _rows(run: RunFiles, piece: Piece, sink: Sink) -> Iterator[dict[str, Any]]:
+    for line, raw, cut in telling_lines(run, piece, _TELLING):
+        for row in _read_line(raw):
+            if row["kind"] == "step_damaged":
+                _say_damaged(sink, piece.source, line, cut)
+                if cut:
+                    continue
+            yield {"source": piece.source, "line": line, **row}
 
 
 def _say_damaged(sink: Sink, source: str, line: int, cut: bool) -> None:
@@ -96,17 +84,15 @@ def _say_damaged(sink: Sink, source: str, line: int, cut: bool) -> None:
         sink.diagnose("warning", "metrics-unreadable", message, source=source, line=line)
 
 
-def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
-    return pl.DataFrame([{name: row.get(name) for name in LINES} for row in rows], schema=dict(LINES))
-
-
 def _read_line(raw: str) -> list[dict[str, Any]]:
     """Rows of one line: the calls whose progress bars it begins, and its message."""
     clean = strip_ansi(raw)
-    rows: list[dict[str, Any]] = [{"kind": "call", "count": int(total)} for total in _CALL.findall(clean)]
+    rows: list[dict[str, Any]] = []
+    if "0/" in clean:
+        rows += [{"kind": "call", "count": int(total)} for total in _CALL.findall(clean)]
     if (flags := command_line(clean)) is not None:
         rows.append({"kind": "flags", "text": orjson.dumps(flags).decode()})
-    line = undecorate(raw)
+    line = undecorate(clean)
     header = _HEADER.search(line.text)
     # A generated text may say anything; only what follows the first header is the framework's own message.
     message = (line.text[header.end() :] if header else line.text).strip()

@@ -11,6 +11,7 @@ import polars as pl
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
+from staleness_audit.readers.scalars import scalar_files
 from staleness_parsers.openrlhf.card import CARD
 from staleness_parsers.openrlhf.console import read_console
 from staleness_parsers.openrlhf.finish import finish_run
@@ -41,9 +42,10 @@ class OpenRLHF:
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the names of OpenRLHF's actors and source files in logs, or its timings in event files."""
         strong, weak = [], []
-        for file in [*_consoles(run), *_event_files(run)]:
+        scalars = scalar_files(run)
+        for file in [*_consoles(run), *scalars]:
             head = run.head(file.source, HEAD_BYTES)
-            events = "tfevents" in file.name.rsplit("/", 1)[-1]
+            events = file in scalars
             if any(mark in head for mark in (_EVENT_MARKS if events else _CONSOLE_MARKS)):
                 what = "scalars of OpenRLHF's steps" if events else "lines of OpenRLHF's actors"
                 strong.append(f"{file.source}: {what}")
@@ -56,7 +58,7 @@ class OpenRLHF:
     def plan(self, run: RunFiles) -> Sequence[Unit]:
         """One unit per piece of a console log, per event file and per file of settings."""
         units = [Unit("console", (piece,)) for file in _consoles(run) for piece in run.split(file.source)]
-        units += [Unit("events", (run.whole(file.source),)) for file in _event_files(run)]
+        units += [Unit("events", (run.whole(file.source),)) for file in scalar_files(run)]
         return [*units, *(Unit("settings", (run.whole(file.source),)) for file in _settings_files(run))]
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -77,10 +79,6 @@ def _consoles(run: RunFiles) -> list[RunFile]:
     return [
         file for file in run.files if file.name.endswith(_TEXTS) or file.name.rsplit("/", 1)[-1].split(".")[0] in _NAMES
     ]
-
-
-def _event_files(run: RunFiles) -> list[RunFile]:
-    return [file for file in run.files if "tfevents" in file.name.rsplit("/", 1)[-1]]
 
 
 def _settings_files(run: RunFiles) -> list[RunFile]:

@@ -1,16 +1,19 @@
-"""Reading TensorBoard event files into the staged table ``openrlhf_scalars`` (guide section 5.2)."""
+"""Reading TensorBoard and W&B files into the staged table ``openrlhf_scalars`` (guide section 5.2)."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import orjson
 import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
+from staleness_audit.readers.scalars import read_values
 from staleness_parsers.openrlhf.console import KEPT
+from staleness_parsers.openrlhf.settings import from_document
 
 SCALARS: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -28,7 +31,12 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
     source = unit.pieces[0].source
     rows: list[tuple[Any, ...]] = []
     try:
-        for scalar in read_scalars(run, source):
+        for scalar in read_values(run, source, ("train/global_step", "eval/global_step")):
+            if isinstance(scalar, Text):
+                if scalar.tag == CONFIG and (flags := from_document(orjson.loads(scalar.text))):
+                    row = {"source": source, "text": orjson.dumps(flags, default=str).decode()}
+                    sink.write("openrlhf_settings", pl.DataFrame([row], schema=dict.fromkeys(row, pl.String)))
+                continue
             family, _, key = scalar.tag.partition("/")
             if family == "train" and KEPT.match(key):
                 rows.append((source, scalar.record, key, scalar.step, scalar.value, scalar.wall_time))
@@ -36,7 +44,7 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
                 rows.append((source, scalar.record, "eval", scalar.step, scalar.value, scalar.wall_time))
     except OptionalReaderMissing as missing:
         _leave(sink, source, "warning", "tensorboard-not-read", str(missing), None)
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         if damage.cut:
             sink.diagnose("note", "cut-record", f"The last record did not happen: {damage}.", source=source)
         else:

@@ -21,7 +21,7 @@ from staleness_parsers.prime_rl.card import CARD
 from staleness_parsers.prime_rl.console import read_log
 from staleness_parsers.prime_rl.files import TraceFile, survey
 from staleness_parsers.prime_rl.finish import ASSUMPTIONS, finish_run
-from staleness_parsers.prime_rl.metrics import read_metrics
+from staleness_parsers.prime_rl.metrics import read_metrics, read_offline
 from staleness_parsers.prime_rl.settings import read_config
 from staleness_parsers.prime_rl.traces import read_traces
 
@@ -68,6 +68,7 @@ class PrimeRL:
             units.append(Unit("log", (run.whole(log.file.source),), about))
         for file in files.metrics:
             units.extend(Unit("metrics", (piece,)) for piece in run.split(file.source))
+        units.extend(Unit("offline", (run.whole(file.source),)) for file in files.offline)
         units.extend(Unit("traces", pieces) for pieces in _bundles(run, files.traces))
         return units
 
@@ -80,6 +81,8 @@ class PrimeRL:
             read_log(run, piece, options["process"], options["attempt"], sink)
         elif unit.kind == "metrics":
             read_metrics(run, piece, sink)
+        elif unit.kind == "offline":
+            read_offline(run, piece, sink)
         else:
             read_traces(run, unit.pieces, sink)
 

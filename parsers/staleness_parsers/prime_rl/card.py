@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 CARD = Card(
     title="prime-rl",
@@ -35,6 +35,11 @@ CARD = Card(
         ),
         Artifact("logs/attempt_*/trainer.log", "always", "that a step was trained; that the run finished"),
         Artifact("configs/orchestrator.json", "always", "the bound, group and batch size, where branches are cut"),
+        Artifact(
+            "run-*.wandb",
+            "monitors.wandb, offline",
+            "the same rows as metrics.jsonl, where there is none",
+        ),
     ),
     modes=(
         Mode(
@@ -68,5 +73,22 @@ CARD = Card(
         "lost trace by the step line's count of shipped traces, a lost trainer row by the weights published later. "
         "A lost line of `all`, a lost warning of the log, and the last steps if every file ends before them are "
         "betrayed by nothing."
+    ),
+    figures=(
+        Figure(
+            "Max Off-Policy",
+            "counted from the version an episode is recorded to have started with; members dispatched late "
+            "generate with newer weights, so it is at least the true one",
+        ),
+        Figure(
+            "off_policy/max",
+            "counted from the version an episode is recorded to have started with; members dispatched late "
+            "generate with newer weights, so it is at least the true one",
+        ),
+        Figure(
+            "off_policy/*mean",
+            "a mean over shipped episodes, not weighted by tokens, counted from the version an episode is "
+            "recorded to have started with, which may be older than its first token",
+        ),
     ),
 )

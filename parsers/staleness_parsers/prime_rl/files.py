@@ -60,6 +60,7 @@ class Files:
     batches: tuple[tuple[RunFile, int, int | None], ...]
     logs: tuple[LogFile, ...]
     metrics: tuple[RunFile, ...]
+    offline: tuple[RunFile, ...]
     config: tuple[RunFile, str] | None
     other_roots: tuple[str, ...] = ()
 
@@ -81,11 +82,14 @@ def survey(run: RunFiles) -> Files:
         if (found := BATCH_FILE.fullmatch(file.name)) and (found["root"] == root or not roots)
     ]
     metrics = [file for file in files if (found := METRICS_FILE.fullmatch(file.name)) and found["root"] == root]
+    # W&B is given the same rows as the file monitor.
+    offline = [] if metrics else [file for file in files if file.name.endswith(".wandb") and file.name.startswith(root)]
     return Files(
         tuple(entry for entry in traces if entry.root == root),
         tuple(batches),
         tuple(entry for entry in logs if entry.root == root),
         tuple(metrics),
+        tuple(offline),
         _config(files, root),
         tuple(roots[1:]),
     )

@@ -16,6 +16,8 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream, blocks
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.wandb_files import read_wandb
 from staleness_parsers.prime_rl.values import moment, number, whole
 
 ROWS = pa.schema(
@@ -74,6 +76,23 @@ def read_metrics(run: RunFiles, piece: Piece, sink: Sink) -> None:
             line=damage.line,
             opens="training",
         )
+    _write(sink, rows, numbers)
+
+
+def read_offline(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage the same rows from an offline file of W&B; those on its axis of time alone have no step."""
+    rows: list[dict[str, Any]] = []
+    numbers: list[dict[str, Any]] = []
+    try:
+        for record in read_wandb(run, piece.source):
+            values = {name: value for name, value in record.values.items() if not name.startswith("_")}
+            if record.kind == "history":
+                values = {"time": record.values.get("_timestamp"), **values}
+                _take(values, {"source": piece.source, "line": record.record}, rows, numbers)
+    except DamagedRecords as damage:
+        severity, opens = ("note", None) if damage.cut else ("error", "training")
+        message = f"From here on the file cannot be read ({damage}); restore it from a copy."
+        sink.diagnose(severity, "metrics-damaged", message, source=piece.source, opens=opens)  # type: ignore[arg-type]
     _write(sink, rows, numbers)
 
 

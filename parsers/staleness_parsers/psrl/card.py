@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 UNIT: Final = "training steps"
 STALENESS: Final = "psrl.staleness"
@@ -62,4 +62,16 @@ CARD: Final = Card(
     "last at the default log level. Nothing betrays lost lines of the trace's middle except counts that do not fit, "
     "nor a folder of trajectories that is missing.",
     refines=("verl",),
+    figures=(
+        Figure(
+            "staleness",
+            "counted from the version a request was given when it was first placed; a later turn of a "
+            "trajectory can be older, and inside mixed groups single tags are unreliable",
+        ),
+        Figure(
+            "mean of staleness by count",
+            "counted from the versions that requests were given when they were first placed; inside mixed "
+            "groups old ones are over-counted",
+        ),
+    ),
 )

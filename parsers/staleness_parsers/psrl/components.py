@@ -17,7 +17,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFile, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.console import parse_local_time, undecorate
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.lines import DamagedStream, telling_lines
 
 TABLE: Final = "psrl_messages"
 ROWS: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
@@ -82,6 +82,12 @@ _IDS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = (
     (TRACKER, "old", re.compile(r"Requests of version \d+ to abort: (\{[^}]*\}|\[[^\]]*\]|set\(\))")),
     (TRACKER, "aborted", re.compile(r"Added requests (\[[^\]]*\]|\{[^}]*\}) to abort set")),
 )
+_TELLING: Final = (
+    r"version tag dist|version_tag=|VALIDATION Buffer|Buffer \d+ is |ps model version|notify_group_failed|empty data"
+    r"|occupied entries|train chunk|\[Single Event\]|is stale|PSManager init|Initialized Request|stats recorder loop"
+    r"|\[End Event\]|higher than the required|child requests|child IDs|to abort|Snapshot|EntryInfo|\x00|\x{FFFD}"
+)
+"""What every line of a component's own log that matters contains somewhere."""
 _PULL: Final = re.compile(
     r"\[Single Event\] PULL - Rollout instance \[?(\(.*?\))\]? pulling latest model with version tag (\d+)"
 )
@@ -107,16 +113,20 @@ def stage(run: RunFiles, piece: Piece, sink: Sink, *, console: bool) -> None:
         "worker": None,
     }
     rows: list[dict[str, Any]] = []
-    last = None
+    if not console and b"\n" in run.head(piece.source, 1 << 16):
+        rows.append({**blank, "line": piece.first_line, "component": stem, "kind": "present"})
+    last: tuple[int, datetime | None, str] = (0, None, "")
     try:
-        for line, text, cut in numbered_lines(run, piece):
+        for line, text, cut in telling_lines(run, piece, _COMPONENT if console else _TELLING):
             component, ts, message = _split(text, stem, console)
-            if cut or component is None or (last is not None and (ts, message) == last):
+            if cut or component is None:
                 continue
-            last = (ts, message) if ts is not None else None
+            # Two handlers write a message twice in a row.
+            again = ts is not None and (ts, message) == last[1:] and (console or line == last[0] + 1)
+            last = line, ts, message
+            if again:
+                continue
             place = {**blank, "line": line, "component": component}
-            if not console and not rows:
-                rows.append({**place, "kind": "present"})
             if "\0" in message or "\ufffd" in message:
                 rows.append({**place, "kind": "damaged"})
                 _damaged(sink, piece.source, line)

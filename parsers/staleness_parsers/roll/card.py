@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 CARD = Card(
     title="ROLL",
@@ -36,6 +36,11 @@ CARD = Card(
             "finished steps, steps that pushed weights, skipped steps, the framework's mean lag",
         ),
         Artifact("<config_name>.yaml", "keep it beside the run", "the bound, batch and group sizes, F"),
+        Artifact(
+            "run-*.wandb",
+            "track_with: wandb, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode(
@@ -67,5 +72,17 @@ CARD = Card(
         "A damaged line or file is reported. A lost batch of spans is betrayed by a step whose batch cannot be filled, "
         "or whose get_batch is missing; a lost dump or pickle by the step's spans. Spans of prompts that nothing took, "
         "and lost console lines, are betrayed by nothing."
+    ),
+    figures=(
+        Figure(
+            "*scheduler/off_policy_ratio",
+            "a mean over samples of training step minus the step its sampling began in: a lag in steps, blind "
+            "to weights pushed only every F-th step, to critic warm-up and to skipped steps",
+        ),
+        Figure(
+            "global_step - sampling_params.global_step",
+            "the largest lag in steps of the batch, of its first domain only, and blind to weights pushed only "
+            "every F-th step",
+        ),
     ),
 )

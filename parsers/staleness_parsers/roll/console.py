@@ -18,7 +18,8 @@ from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_config, read_config
 from staleness_audit.readers.console import undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.scalars import read_scalars
 from staleness_parsers.roll.settings import settings_rows
 
 LINES: Final[dict[str, Any]] = {
@@ -49,30 +50,33 @@ _WANTED = re.compile(
     r"|system/batch_(?:add|remove)_count|system/(?:global_)?step)\Z"
 )
 _MESSAGES: Final = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("start", r"pipeline (?:rollout global )?step (?P<step>\d+) start"),
-        ("finished", r"pipeline step (?P<step>\d+) finished"),
-        ("complete", r"pipeline complete!"),
-        ("waiting", r"start sampling, global_step=(?P<step>\d+) batch_size=(?P<value>\d+)"),
+    (kind, word, re.compile(pattern))
+    for kind, word, pattern in (
+        ("start", " start", r"pipeline (?:rollout global )?step (?P<step>\d+) start"),
+        ("finished", " finished", r"pipeline step (?P<step>\d+) finished"),
+        ("complete", "complete!", r"pipeline complete!"),
+        ("waiting", "start sampling", r"start sampling, global_step=(?P<step>\d+) batch_size=(?P<value>\d+)"),
         (
             "taking",
+            "get_batch",
             r"ReplayBuffer get_batch: self\.current_step=(?P<step>\d+) min_step=(?P<value>-?\d+) "
             r"expected_samples=(?P<text>\d+.*)",
         ),
-        ("taken", r"total collect data: (?P<value>\d+), collect queries: (?P<text>\d+)"),
-        ("filtered", r"filter out prompt (?P<value>\d+)"),
+        ("taken", "total collect", r"total collect data: (?P<value>\d+), collect queries: (?P<text>\d+)"),
+        ("filtered", "filter out prompt", r"filter out prompt (?P<value>\d+)"),
         (
             "ignored",
+            "ignore rollout",
             r"ignore rollout, current_step\((?P<step>\d+)\) - create_step\((?P<value>\d+)\) exceed "
             r"async_generation_ratio\(\d+\) (?P<text>group\.group_id=.*)",
         ),
-        ("mocked", r"\[RolloutMock\] Loaded step (?P<step>\d+)"),
-        ("skipped", r"Warning: final_response_mask\.sum\(\) == 0! Current step will be skipped"),
-        ("old", r"start async sampling, global_step: (?P<step>\d+)"),
-        ("resumed", r"resume_from_checkpoint: (?P<text>.*checkpoint-(?P<step>\d+).*)"),
+        ("mocked", "[RolloutMock]", r"\[RolloutMock\] Loaded step (?P<step>\d+)"),
+        ("skipped", "final_response_mask", r"Warning: final_response_mask\.sum\(\) == 0! Current step will be skipped"),
+        ("old", "start async sampling", r"start async sampling, global_step: (?P<step>\d+)"),
+        ("resumed", "resume_from_checkpoint", r"resume_from_checkpoint: (?P<text>.*checkpoint-(?P<step>\d+).*)"),
     )
 )
+"""Each kind of message, a word it holds, and its pattern."""
 _SETTING = re.compile(r"[A-Za-z_]\w*:(?: |$)")
 
 
@@ -104,8 +108,8 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
 
 def _message(text: str) -> dict[str, Any] | None:
-    for kind, pattern in _MESSAGES:
-        if found := pattern.search(text):
+    for kind, word, pattern in _MESSAGES:
+        if word in text and (found := pattern.search(text)):
             groups = found.groupdict()
             numbers = {name: int(groups[name]) if groups.get(name) else None for name in ("step", "value")}
             return {"kind": kind, **numbers, "text": groups.get("text")}
@@ -206,13 +210,13 @@ def read_state(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage ``metrics`` of a TensorBoard event file."""
+    """Stage ``metrics`` of a TensorBoard event file or an offline file of W&B."""
     rows: list[dict[str, Any]] = []
     try:
-        for scalar in read_scalars(run, piece.source):
+        for scalar in read_scalars(run, piece.source, ("system/global_step", "system/step")):
             where = f"record {scalar.record}"
             rows.extend(metric_rows({scalar.tag: scalar.value}, scalar.step, piece.source, None, where))
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         message = f"{damage}; what follows was not read."
         sink.diagnose("note" if damage.cut else "warning", "damaged-events", message, source=piece.source)
     if rows:

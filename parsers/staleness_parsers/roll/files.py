@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.readers.scalars import scalar_files
 
 DUMP = re.compile(r"(?:.*/)?rollout_dump_data\.step_(?P<step>\d+)\.jsonl\Z")
 PICKLE = re.compile(r"(?:.*/)?train/step_(?P<step>\d{6,})\.pkl\Z")
@@ -53,7 +54,6 @@ def survey(run: RunFiles) -> Survey:
         named = (file for file in run.files if pattern.match(file.name))
         return [file for file in named if not marks or any(mark in run.head(file.source, size) for mark in marks)]
 
-    events = [file for file in run.files if "events.out.tfevents" in file.name.rsplit("/", 1)[-1]]
     return Survey(
         traces=having(_TRACES, (b'"resourceSpans"',), 4096),
         dumps=having(DUMP),
@@ -61,7 +61,7 @@ def survey(run: RunFiles) -> Survey:
         boards=having(BOARD, (b'"new_response_mask"',)),
         states=having(_STATE),
         consoles=having(_TEXT, _CONSOLE_MARKS),
-        events=[file for file in events if any(tag in run.head(file.source, 1 << 18) for tag in _TAGS)],
+        events=[file for file in scalar_files(run) if any(tag in run.head(file.source, 1 << 18) for tag in _TAGS)],
         settings=having(_SETTINGS, (b"async_generation_ratio", b"model_update_frequency", b"rollout_batch_size")),
     )
 

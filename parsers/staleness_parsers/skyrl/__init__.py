@@ -27,7 +27,7 @@ from staleness_parsers.skyrl.console import read_console
 from staleness_parsers.skyrl.dumps import read_checkpoint, read_dump
 from staleness_parsers.skyrl.files import survey
 from staleness_parsers.skyrl.finish import ASSUMPTIONS, finish_run
-from staleness_parsers.skyrl.trackers import read_events, read_offline
+from staleness_parsers.skyrl.trackers import read_tracker
 
 
 class SkyRL:
@@ -67,10 +67,8 @@ class SkyRL:
         piece = unit.pieces[0]
         if unit.kind == "console":
             read_console(run, piece, sink)
-        elif unit.kind == "events":
-            read_events(run, piece, sink)
-        elif unit.kind == "offline":
-            read_offline(run, piece, sink)
+        elif unit.kind in {"events", "offline"}:
+            read_tracker(run, piece, sink)
         elif unit.kind == "dump":
             read_dump(run, piece, unit.options["step"], sink)
         else:

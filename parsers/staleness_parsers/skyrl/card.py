@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 UNIT: Final = "training steps"
 CONVERSION: Final = (
@@ -78,4 +78,16 @@ CARD: Final = Card(
     betrays="A damaged line inside a step's metrics is reported; a step of which every line is lost shows as a gap in "
     "the numbers; a lost warning contradicts the count in the metrics, where there are any. Nothing betrays groups "
     "that were running, or done and untrained, when a launch ended: the quota bounds them.",
+    figures=(
+        Figure(
+            "async/staleness_*",
+            "a difference of step counters over the trained groups: at least the true one, and one more for "
+            "groups admitted between a weight sync and the next step's beginning",
+        ),
+        Figure(
+            "async/num_groups_dropped",
+            "groups without variance dropped while the batch was filled; those of a last batch that was never "
+            "filled are in no metric",
+        ),
+    ),
 )

@@ -21,7 +21,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_config
-from staleness_audit.readers.console import parse_dict, strip_ansi
+from staleness_audit.readers.console import Messages, parse_dict, strip_ansi
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 MARKS: Final[dict[str, Any]] = {
@@ -80,9 +80,8 @@ _AFTER_EXAMPLE: Final = re.compile(
     r"batch_num_seq: \d+|Number of sequences |(Started|Finished): '(log_train_results|convert_to_training_input)'"
 )
 _N: Final = r"(?P<number>\d{1,18})"
-_MESSAGES: Final = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
+_MESSAGES: Final = Messages(
+    (
         ("started", r"Started: '(?P<word>\w+)'"),
         ("finished", r"Finished: '(?P<word>\w+)'(?:, time cost: (?P<value>[\d.]+)s)?"),
         ("over", rf"Staleness control violated .*?cur_staleness={_N}, max_staleness_steps=(?P<value>\d+)"),
@@ -155,7 +154,7 @@ class _Reader:
             prefix = _PREFIX.match(plain)
             actor = f"{prefix['actor']} {prefix['pid']}" if prefix else None
             text = plain[prefix.end() :] if prefix else plain
-            found = HEADER.search(text)
+            found = HEADER.search(text) if " | " in text else None
             if (
                 found
                 and (found.start() == 0 or _BAR.search(text[: found.start()]))
@@ -180,19 +179,16 @@ class _Reader:
 
     def _begin(self, line: int, found: re.Match[str], text: str, actor: str | None, cut: bool) -> None:
         row: dict[str, Any] = {"source": self.source, "line": line, "ts": _moment(found["ts"])}
-        for kind, pattern in _MESSAGES:
-            if match := pattern.match(text):
-                values = match.groupdict()
-                row |= {"kind": kind, "word": values.get("word"), "text": text[:200]}
-                row["number"] = int(values["number"]) if values.get("number") else None
-                row["value"] = float(values["value"]) if values.get("value") else None
-                break
+        if told := _MESSAGES.match(text):
+            kind, values = told
+            number, value = values.get("number"), values.get("value")
+            row |= {"kind": kind, "word": values.get("word"), "text": text[:200]}
+            row |= {"number": int(number) if number else None, "value": float(value) if value else None}
+        elif found["function"] == "_setup_trainer" and _YAML.match(text) and text.strip():
+            row |= {"kind": "config"}
+            self.body = [text]
         else:
-            if found["function"] == "_setup_trainer" and _YAML.match(text) and text.strip():
-                row |= {"kind": "config"}
-                self.body = [text]
-            else:
-                return
+            return
         if cut:
             return  # the last record of a file that was cut did not happen
         self._count_launch(row)
@@ -220,7 +216,7 @@ class _Reader:
         if self.record["kind"] == "config" and not _YAML.match(text):
             self.finish_record()
             return
-        if _BAR.search(text) and not _ENTRY.match(text):
+        if not _ENTRY.match(text) and _BAR.search(text):
             return
         self.body.append(text)
         self.cut = cut

@@ -168,8 +168,8 @@ def _row_sums(field: object) -> list[int] | None:
     if not len(values):
         return [0] * int(shape[0])
     width = int(shape[1])
-    flags = pl.DataFrame({"set": pl.from_arrow(values)}).select(pl.col("set") != 0, row=pl.int_range(pl.len()) // width)
-    return flags.group_by("row").agg(pl.col("set").sum()).sort("row")["set"].to_list()
+    flags = (pl.Series(values) != 0).cast(pl.UInt32)
+    return flags.reshape((len(flags) // width, width)).arr.sum().to_list()
 
 
 def _count(value: object) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 UNIT: Final = "trained rollouts"
 NO_LIMIT: Final = (
@@ -42,6 +42,11 @@ CARD: Final = Card(
             "saved with every checkpoint",
             "how many trajectories had been admitted, hence how many never reached a batch",
         ),
+        Artifact(
+            "run-*.wandb",
+            "--use-wandb --wandb-mode offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode("fully-async rollout", None, "slime states no bound; give one with --bound", False, "none", NO_LIMIT),
@@ -68,4 +73,11 @@ CARD: Final = Card(
     "is betrayed by labels above 1, of the last ones by the console only. Nothing betrays cut lines of the console "
     "before its end, and, in dumps without traces, calls that lived through a sync under --flush-cache-interval "
     "other than 1. Trajectories that reached no batch leave no record: what became of them nobody can say.",
+    figures=(
+        Figure(
+            "rollout/staleness/*",
+            "the label served when collection starts minus a sample's smallest one; it counts entries without "
+            "tokens and ignores loss masks",
+        ),
+    ),
 )

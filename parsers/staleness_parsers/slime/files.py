@@ -100,11 +100,6 @@ def consoles(run: RunFiles) -> list[RunFile]:
     ]
 
 
-def event_files(run: RunFiles) -> list[RunFile]:
-    """TensorBoard event files."""
-    return [file for file in run.files if "tfevents" in file.name.rsplit("/", 1)[-1]]
-
-
 def roots(found: list[Dump]) -> dict[str, str]:
     """Map each dump to the folder that stands for its run, so that a rollout's two dumps meet.
 

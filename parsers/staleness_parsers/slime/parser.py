@@ -9,6 +9,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Attempt, Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
+from staleness_audit.readers.scalars import scalar_files
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
 from staleness_parsers.slime import files, finish, life, rows
 from staleness_parsers.slime.card import CARD, NO_LIMIT, UNIT
@@ -41,7 +42,7 @@ class SlimeParser:
                 weak.append(f"{file.source}: timer messages as slime prints them")
         if evidence:
             return Detection(tuple(evidence[:5]))
-        for file in files.event_files(run)[:10]:
+        for file in scalar_files(run)[:10]:
             head = run.head(file.source, files.HEAD_BYTES)
             if b"rollout/response_len/mean" in head and b"perf/rollout_time" in head:
                 weak.append(f"{file.source}: scalars as slime names them")
@@ -70,7 +71,7 @@ class SlimeParser:
             units.append(Unit("batch", tuple(run.whole(source) for source in sources), options))
         for file in files.consoles(run):
             units += [Unit("console", (piece,)) for piece in run.split(file.source)]
-        units += [Unit("events", (run.whole(file.source),)) for file in files.event_files(run)]
+        units += [Unit("events", (run.whole(file.source),)) for file in scalar_files(run)]
         return units
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:

@@ -1,4 +1,4 @@
-"""Reading TensorBoard event files into the staged table ``slime_scalars`` (guide section 5.5)."""
+"""Reading TensorBoard and W&B files into the staged table ``slime_scalars`` (guide section 5.5)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.scalars import read_scalars
 from staleness_parsers.slime.console import worth_keeping
 
 SCALARS: Final[dict[str, Any]] = {
@@ -27,7 +28,7 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
     source = unit.pieces[0].source
     rows: list[dict[str, Any]] = []
     try:
-        for scalar in read_scalars(run, source):
+        for scalar in read_scalars(run, source, ("rollout/step", "train/step")):
             if worth_keeping(scalar.tag):
                 rows.append(
                     {
@@ -43,7 +44,7 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
         _unread(
             sink, source=source, severity="warning", code="tensorboard-not-read", message=str(missing), locator=None
         )
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         if damage.cut:
             sink.diagnose("note", "cut-record", f"The last record did not happen: {damage}.", source=source)
         else:

@@ -80,7 +80,7 @@ class TRL:
             sink.diagnose(
                 "note",
                 "wandb-not-read",
-                "The W&B file is not read; checkpoints, TensorBoard and trackio hold the same numbers.",
+                "The W&B file is not read, as TensorBoard holds the same numbers.",
             )
         checkpoints = {step for _, step in files.states if step is not None} | {step for _, step in files.rollouts}
         return finish_run(staged, sink, checkpoints)

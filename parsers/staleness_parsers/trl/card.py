@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 _REASON = (
     "Staleness is checked when a row is pulled from the queue, and the loader pulls one micro-batch ahead of the "
@@ -34,6 +34,11 @@ CARD = Card(
             "drops with their versions, weight syncs, and when groups were scored: how old trained tokens are at least",
         ),
         Artifact("<output_dir>/checkpoint-*/rollout_state.json", "1.11 and later, with checkpoints", "the release"),
+        Artifact(
+            "run-*.wandb",
+            "report_to: wandb, offline",
+            "the same numbers as the event files, where there are none",
+        ),
     ),
     modes=(
         Mode("fixed count (token_budget <= 0)", "max_staleness", "as it is", False, "bound + 1", _REASON),
@@ -52,5 +57,20 @@ CARD = Card(
         "betrayed by the gap in steps, lost console lines by the number of weight syncs and by drop counters, a lost "
         "flush of traces by its version labels. Nothing betrays steps beyond every file's last record, or a launch all "
         "of whose files are lost."
+    ),
+    figures=(
+        Figure(
+            "sample/staleness_*",
+            "taken when a sample is pulled from the queue, over delivered samples; the loader pulls ahead of the "
+            "optimizer, so they may be trained one or two versions later",
+        ),
+        Figure(
+            "sample/dropped_stale_total",
+            "a sum of dropped rows over the log window; absent when there were none",
+        ),
+        Figure(
+            "batch/*_per_step",
+            "a mean over the log window",
+        ),
     ),
 )

@@ -14,7 +14,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.console import parse_dict, parse_local_time, strip_ansi
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.trl.metrics import KEEP, Writer, damage, number
 
 LINES: Final = pa.schema(
@@ -57,6 +57,11 @@ _MESSAGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 }
 """Pattern of each message and what its groups are."""
 _MESSAGE = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, (pattern, _) in _MESSAGES.items()))
+_TELLING = (
+    r"%\||dropping stale sample|\[score\]|Weight sync: |Dropping a rollout sample|vllm worker started"
+    r"|max_inflight_tasks set|waited .* for sample|'loss':|'train_runtime':|'sample/|'batch/"
+)
+"""What every line that matters contains somewhere."""
 _RECORD = ("'loss':", "'train_runtime':", "'sample/", "'batch/")
 _BOX = "│┃├┌└╭╰┏┡╮╯"
 
@@ -66,7 +71,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     rows = Writer(sink, "trl_console", LINES)
     seq = 0
     try:
-        for line, text, cut in numbered_lines(run, piece):
+        for line, text, cut in telling_lines(run, piece, _TELLING):
             # A progress bar rewrites its line: what stands between carriage returns was printed one after the other.
             for segment in text.split("\r"):
                 for row in _messages(segment, cut, line, piece.source, sink):

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 
 from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.readers.scalars import scalar_files
 from staleness_audit.readers.sqlite import MAGIC
 
 _STATE = re.compile(r"(?P<root>(?:.*?/)??)(?:checkpoint-(?P<step>\d{1,9})/)?trainer_state\.json")
 _ROLLOUT = re.compile(r"(?P<root>(?:.*/)?)checkpoint-(?P<step>\d{1,9})/rollout_state\.json")
-_EVENTS = re.compile(r"(?:.*/)?events\.out\.tfevents\.[^/]+")
 _DATABASE = re.compile(r"(?:.*/)?[^/]+\.(?:db|sqlite3?)")
 _CONSOLE = re.compile(r"(?:.*/)?[^/]*(?:\.(?:log|txt|out|err|stdout|stderr)|log|stdout|stderr|nohup)(?:\.\d+)?")
 
@@ -49,6 +49,7 @@ def survey(run: RunFiles) -> Files:
     """
     # Where a file lies beside its compressed copy, one of them is enough.
     files = list({file.name: file for file in sorted(run.files, key=lambda file: not file.compressed)}.values())
+    scalars = scalar_files(run)
     states = [(file, found) for file in files if (found := _STATE.fullmatch(file.name))]
     states = [(file, found) for file, found in states if _marked(run, file, STATE_MARKS)]
     roots = sorted({found["root"] for _, found in states})
@@ -57,11 +58,11 @@ def survey(run: RunFiles) -> Files:
     return Files(
         tuple((file, int(found["step"]) if found["step"] else None) for file, found in states if found["root"] == root),
         tuple((file, int(found["step"])) for file, found in rollouts if root in (None, found["root"])),
-        tuple(file for file in files if _EVENTS.fullmatch(file.name)),
+        tuple(scalars),
         tuple(file for file in files if _DATABASE.fullmatch(file.name) and run.head(file.source, 16).startswith(MAGIC)),
         tuple(file for file in files if _CONSOLE.fullmatch(file.name) and _marked(run, file, CONSOLE_MARKS)),
         tuple(roots[1:]),
-        any(file.name.endswith(".wandb") for file in files),
+        any(file.name.endswith(".wandb") for file in files if file not in scalars),
     )
 
 
@@ -86,8 +87,9 @@ def clues(run: RunFiles, files: Files) -> tuple[list[str], list[str]]:
             strong.append(f"{file.source}: a trackio database with the trainer's settings or rows")
             break
     for file in files.events:
-        if all(mark in run.head(file.source, HEAD_BYTES) for mark in CONFIG_MARKS):
-            strong.append(f"{file.source}: an event file with the trainer's arguments")
+        # W&B keeps the names of the arguments bare.
+        if all(mark.strip(b'"') in run.head(file.source, HEAD_BYTES) for mark in CONFIG_MARKS):
+            strong.append(f"{file.source}: a tracker's file with the trainer's arguments")
             break
     weak = [f"{file.source}: a checkpoint's rollout_state.json" for file, _ in files.rollouts[:1]]
     return strong, weak

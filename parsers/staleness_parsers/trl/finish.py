@@ -24,7 +24,7 @@ NAMES = {
     "batch/trained_tokens_per_step": "step.loss_tokens",
     "sample/staleness_max": "step.staleness_max",
     "sample/staleness_mean": "step.staleness_trajectory_mean",
-    "sample/dropped_stale_total": "step.dropped",
+    "sample/dropped_stale_total": "step.dropped_stale",
 }
 """Canonical names. The last three are taken when rows are pulled, so they speak of the next step; they only have them
 where a record is about one micro-batch (G = 1, one step per record), else they are listed under their own."""

@@ -18,8 +18,9 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_config, read_config
+from staleness_audit.readers.records import CONFIG, DamagedRecords, Scalar, Text
+from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.sqlite import DamagedDatabase, Database, open_database
-from staleness_audit.readers.tensorboard import DamagedEvents, Scalar, Text, read_values
 
 KEEP: Final = frozenset(
     {
@@ -224,13 +225,13 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage the scalars ``train/...`` and the arguments of one event file, which one launch wrote."""
     rows = Writer(sink, "trl_records", RECORDS)
     try:
-        for seq, value in enumerate(read_values(run, piece.source)):
+        for seq, value in enumerate(read_values(run, piece.source, ("train/global_step",))):
             if isinstance(value, Text):
-                if value.tag == "args/text_summary":
+                if value.tag in ("args/text_summary", CONFIG):
                     _config(sink, "tensorboard", piece.source, value.text, part=piece.source)
             elif (name := value.tag.removeprefix("train/")) in KEEP:
                 rows.add(_scalar_row(piece.source, seq, name, value))
-    except DamagedEvents as error:
+    except DamagedRecords as error:
         if error.cut:
             sink.diagnose(
                 "note",
@@ -339,6 +340,11 @@ def _trackio_traces(database: Database, source: str, sink: Sink) -> None:
 def _json(cell: object) -> dict[str, Any] | None:
     if not isinstance(cell, str | bytes):
         return None
+    try:
+        document = orjson.loads(cell)
+        return document if isinstance(document, dict) else None
+    except orjson.JSONDecodeError:
+        pass  # NaN is for the reader of configurations to accept
     try:
         return parse_config(cell if isinstance(cell, bytes) else cell.encode("utf-8", errors="replace"), "json")
     except UnreadableConfig:

@@ -386,6 +386,34 @@ def _write_drop(rows: Rows, told: Teller, dropped: _Dropped) -> None:
     name = f"anonymous:{told.name}/dropped {window[0]}-{window[1]}/{'oversize' if staleness is None else staleness}"
     exact = staleness is not None and staleness >= 0
     known = told.settings.sync_every is not None
+    oldest = max(low - (staleness or 0), shape.base) if exact and known else (shape.base if known else None)
+    _add_class(rows, told, place, name, count, (oldest, high if known else None))
+    step, versions = _collecting(shape, window)
+    rows.add(
+        "events",
+        place,
+        seq=place.get("line") or 0,
+        ts=dropped.ts,
+        kind="dropped",
+        trajectory_id=name,
+        attempt=told.launch.number,
+        step=step,
+        version_lo=versions[0] if known else None,
+        version_hi=versions[1] if known else None,
+        multiplicity=count,
+        reason="other:oversize" if staleness is None else "stale",
+    )
+
+
+def _add_class(
+    rows: Rows,
+    told: Teller,
+    place: Mapping[str, Any],
+    name: str,
+    count: int,
+    versions: tuple[int | None, int | None],
+) -> None:
+    """Write ``count`` rows without identity, which may be parts of fewer trajectories, and the versions they hold."""
     rows.add(
         "trajectories",
         place,
@@ -403,24 +431,9 @@ def _write_drop(rows: Rows, told: Teller, dropped: _Dropped) -> None:
         span_index=0,
         tokens_lo=count,
         tokens_hi=None,
-        version_lo=max(low - (staleness or 0), shape.base) if exact and known else (shape.base if known else None),
-        version_hi=high if known else None,
+        version_lo=versions[0],
+        version_hi=versions[1],
         monotone=False,
-    )
-    step, versions = _collecting(shape, window)
-    rows.add(
-        "events",
-        place,
-        seq=place.get("line") or 0,
-        ts=dropped.ts,
-        kind="dropped",
-        trajectory_id=name,
-        attempt=told.launch.number,
-        step=step,
-        version_lo=versions[0] if known else None,
-        version_hi=versions[1] if known else None,
-        multiplicity=count,
-        reason="other:oversize" if staleness is None else "stale",
     )
 
 
@@ -446,27 +459,7 @@ def write_left(rows: Rows, told: Teller, trained: int, dropped: int, identified:
         return
     name = f"anonymous:{told.name}/queued"
     place = story.lines[-1]
-    rows.add(
-        "trajectories",
-        place,
-        trajectory_id=name,
-        attempt=told.launch.number,
-        role="train",
-        anonymous=True,
-        multiplicity_lo=1 if told.forked else left,
-        multiplicity_hi=left,
-    )
-    rows.add(
-        "spans",
-        place,
-        trajectory_id=name,
-        span_index=0,
-        tokens_lo=left,
-        tokens_hi=None,
-        version_lo=told.shape.base,
-        version_hi=story.newest[-1],
-        monotone=False,
-    )
+    _add_class(rows, told, place, name, left, (told.shape.base, story.newest[-1]))
     rows.add("events", place, seq=place["line"], kind="enqueued", trajectory_id=name, attempt=told.launch.number)
 
 

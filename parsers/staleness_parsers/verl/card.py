@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from staleness_audit.parser import Artifact, Card, Mode
+from staleness_audit.parser import Artifact, Card, Figure, Mode
 
 CARD: Final = Card(
     title="verl",
@@ -45,6 +45,11 @@ CARD: Final = Card(
             "outputs/<date>/<time>/.hydra/config.yaml",
             "always (Hydra)",
             "the trainer, the threshold and strategy, batch sizes",
+        ),
+        Artifact(
+            "run-*.wandb",
+            "`trainer.logger` contains `wandb`, offline",
+            "the same numbers as the event files, where there are none",
         ),
     ),
     modes=(
@@ -90,5 +95,24 @@ CARD: Final = Card(
         "a lost row of a dump by the checkpoint of its step or by the tokens its record counts, a damaged checkpoint "
         "by its file. Nothing betrays the last steps if every file ends before them, or a row that the dump of the "
         "last fully-async micro-step lost: no record is ever written of that."
+    ),
+    figures=(
+        Figure(
+            "training/off_policy/trajectory_staleness_worst/*",
+            "counted from the oldest version of each trained row, padding left out",
+        ),
+        Figure(
+            "training/off_policy/trajectory_staleness/*",
+            "counted from the newest version of each trained row, that of its last token",
+        ),
+        Figure(
+            "training/off_policy/evicted_samples_staleness/*",
+            "counted from admission, not from generation, and one more than the lag",
+        ),
+        Figure(
+            "fully_async/count/stale_trajectory_processed",
+            "a running count by the newest version of each trajectory, which hides partial rollouts; it starts "
+            "anew with each launch",
+        ),
     ),
 )

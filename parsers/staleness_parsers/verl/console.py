@@ -36,27 +36,31 @@ _STAMP: Final = re.compile(r"\b[A-Z]+:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}):")
 _WANTED: Final = re.compile(
     "step:|warmup|ending: |heckpoint|etting global|issued|Dumped|Upsampled|Skip|FullyAsync|version|Queue|_run_prompt"
 )
-_MESSAGES: Final = {
-    "warmup": re.compile(r"Added (\d+) warmup batches"),
-    "waiting": re.compile(r"\bpending: (\d+), running: (\d+), finished: (\d+)"),
-    "saving": re.compile(r"Saving checkpoint to \S*global_step_(\d+)"),
-    "resuming": re.compile(r"[Ss]etting global step to (\d+)"),
-    "reissued": re.compile(r"Re-issued (\d+) in-flight prompts for step (\d+)"),
-    "dumped": re.compile(r"Dumped generations to (?P<text>\S*?)/(\d+)\.jsonl"),
-    "upsampled": re.compile(r"Upsampled batch from (\d+) to (\d+) with (\d+) synthetic padding"),
-    "injected": re.compile(r"Injected (\d+) cached trajectories"),
-    "failure": re.compile(r"Error in _run_prompt for uid=(?P<text>\S+)"),
-    "required": re.compile(r"required_samples ?: ?(\d+) max_required_samples: ?(\d+)"),
-    "micro": re.compile(r"\] global_steps: (\d+) local_trigger_step: (\d+) trigger_parameter_sync_step: (\d+)"),
-    "sync": re.compile(r"self\.current_param_version: (\d+)"),
-    "reset": re.compile(r"reset staleness_samples to: (\d+)"),
-    "started": re.compile(r"RolloutSkip\(\)\].*?No dumped data found at step (\d+) from"),
-    "finished": re.compile(r"RolloutSkip\(\)\].*?Dump generate result at step (\d+) to"),
-    "loaded": re.compile(r"RolloutSkip\(\)\].*?Load(?:ed)? generate result at step (\d+)"),
-    "requesting": re.compile(r"\[FullyAsyncTrainer\] Requesting (\d+) samples"),
-    "pause": re.compile(r"\[ShouldPause\] due to (?:staleness_samples|full queue: size=)\D*(\d+)"),
-    "full": re.compile(r"Queue full, dropped sample"),
+_MESSAGES: Final[dict[str, tuple[str, re.Pattern[str]]]] = {
+    "warmup": ("warmup batches", re.compile(r"Added (\d+) warmup batches")),
+    "waiting": ("pending: ", re.compile(r"\bpending: (\d+), running: (\d+), finished: (\d+)")),
+    "saving": ("Saving checkpoint", re.compile(r"Saving checkpoint to \S*global_step_(\d+)")),
+    "resuming": ("etting global step", re.compile(r"[Ss]etting global step to (\d+)")),
+    "reissued": ("Re-issued", re.compile(r"Re-issued (\d+) in-flight prompts for step (\d+)")),
+    "dumped": ("Dumped generations", re.compile(r"Dumped generations to (?P<text>\S*?)/(\d+)\.jsonl")),
+    "upsampled": ("Upsampled", re.compile(r"Upsampled batch from (\d+) to (\d+) with (\d+) synthetic padding")),
+    "injected": ("Injected", re.compile(r"Injected (\d+) cached trajectories")),
+    "failure": ("_run_prompt", re.compile(r"Error in _run_prompt for uid=(?P<text>\S+)")),
+    "required": ("required_samples", re.compile(r"required_samples ?: ?(\d+) max_required_samples: ?(\d+)")),
+    "micro": (
+        "local_trigger_step",
+        re.compile(r"\] global_steps: (\d+) local_trigger_step: (\d+) trigger_parameter_sync_step: (\d+)"),
+    ),
+    "sync": ("current_param_version", re.compile(r"self\.current_param_version: (\d+)")),
+    "reset": ("reset staleness", re.compile(r"reset staleness_samples to: (\d+)")),
+    "started": ("No dumped data", re.compile(r"RolloutSkip\(\)\].*?No dumped data found at step (\d+) from")),
+    "finished": ("Dump generate", re.compile(r"RolloutSkip\(\)\].*?Dump generate result at step (\d+) to")),
+    "loaded": ("generate result", re.compile(r"RolloutSkip\(\)\].*?Load(?:ed)? generate result at step (\d+)")),
+    "requesting": ("Requesting", re.compile(r"\[FullyAsyncTrainer\] Requesting (\d+) samples")),
+    "pause": ("[ShouldPause]", re.compile(r"\[ShouldPause\] due to (?:staleness_samples|full queue: size=)\D*(\d+)")),
+    "full": ("Queue full", re.compile(r"Queue full, dropped sample")),
 }
+"""A word that a message of each kind holds, and its pattern."""
 _MAIN_ACTORS: Final = ("TaskRunner", "FullyAsyncTaskRunner", "OneStep", "main_task")
 
 
@@ -135,8 +139,8 @@ class _Reader:
         record = metrics.parse_record(text)
         if record is not None:
             self._records.append({"source": self._source, "line": number, "origin": "console", "pid": pid, **record})
-        for kind, pattern in _MESSAGES.items():
-            if found := pattern.search(text):
+        for kind, (word, pattern) in _MESSAGES.items():
+            if word in text and (found := pattern.search(text)):
                 numbers = [int(value) for name, value in _groups(found) if name is None and value is not None]
                 words = dict(zip("abc", numbers, strict=False))
                 self._message(number, pid, kind, {**words, "text": found.groupdict().get("text")}, text)

@@ -211,7 +211,7 @@ def reported(launches: Sequence[Launch], rule: str, scale: int, trigger: int) ->
 _FIGURES: Final = (
     ("worst_max", "step.staleness_max", True),
     ("worst_mean", "step.staleness_trajectory_mean", True),
-    ("last_max", "verl.staleness_of_last_version_max", True),
+    ("last_max", "step.in_queue_max", True),
     ("span_max", "verl.version_range_max", False),
     ("stale", "verl.groups_evicted_stale", False),
     ("stale_old", "verl.groups_evicted_stale", False),

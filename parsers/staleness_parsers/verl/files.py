@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.readers.scalars import scalar_files
 
 HEAD_BYTES: Final = 1 << 16
 _STEP_FILE: Final = re.compile(r"(?:^|/)(\d+)\.jsonl$")
@@ -21,7 +22,7 @@ _ROLLOUT_LINE: Final = re.compile(rb'(?m)^\s*\{"input": ?"')
 _METRICS_LINE: Final = re.compile(rb'(?m)^\s*\{"step": ?-?\d+, ?"data": ?\{')
 METRIC_MARKS: Final = (b'"training/global_step"', b'"fully_async/', b'"training/off_policy/')
 CONSOLE_MARKS: Final = (b"(TaskRunnerV1 ", b"(FullyAsync", b"(OneStep", b" - training/global_step:", b"[FullyAsync")
-_FOREIGN: Final = (".json", ".yaml", ".yml", ".pkl", ".pt", ".dp", ".parquet", ".safetensors", ".bin")
+_FOREIGN: Final = (".json", ".yaml", ".yml", ".pkl", ".pt", ".dp", ".parquet", ".safetensors", ".bin", ".wandb")
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Survey:
 
 def survey(run: RunFiles) -> Survey:
     """Sort the files of a run; foreign ones are left out. Copies left by an interrupted save are not looked at."""
-    found = Survey()
+    found = Survey(events=scalar_files(run))
     doubtful: list[RunFile] = []
     for file in run.files:
         if not _by_name(file, found) and not _by_content(run, file, found):
@@ -81,10 +82,8 @@ def _by_name(file: RunFile, found: Survey) -> bool:
             return True
     if f"/{file.name}".endswith("/.hydra/config.yaml"):
         found.configs.append(file)
-    elif file.name.rsplit("/", 1)[-1].startswith("events.out.tfevents."):
-        found.events.append(file)
     else:
-        return file.name.endswith(_FOREIGN) or "/.hydra/" in f"/{file.name}"
+        return file.name.endswith(_FOREIGN) or file in found.events or "/.hydra/" in f"/{file.name}"
     return True
 
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
-from staleness_audit.readers.tensorboard import DamagedEvents, read_scalars
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.scalars import read_scalars
 
 TABLE: Final = "verl_metrics"
 _OFF: Final = "training/off_policy"
@@ -115,7 +116,7 @@ def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
                     scalar.step, {"step": scalar.step, "ts": scalar.wall_time, "locator": f"record {scalar.record}"}
                 )
                 row[_SHORT[scalar.tag]] = scalar.value
-    except DamagedEvents as damage:
+    except DamagedRecords as damage:
         sink.diagnose(
             "note" if damage.cut else "error",
             "events-damaged",

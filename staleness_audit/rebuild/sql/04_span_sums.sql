@@ -16,15 +16,16 @@ SELECT
     min(CASE WHEN loss_hi = 0 THEN NULL ELSE version_lo END) AS oldest_lo,
     min(CASE WHEN loss_lo > 0 THEN version_hi END) AS oldest_hi,
     -- The last span that surely has tokens ends the trajectory, unless one that may be empty comes after it.
+    -- Both ends of its version travel as one number.
     least(
-        arg_max(version_lo, exact_order) FILTER (tokens_lo > 0),
+        (arg_max(ends, exact_order) FILTER (tokens_lo > 0) >> 32)::INTEGER,
         min(CASE WHEN tokens_lo = 0 AND tokens_hi IS DISTINCT FROM 0 THEN version_lo END)
     ) AS v_end_lo,
     CASE WHEN NOT bool_or(version_hi IS NULL AND tokens_hi IS DISTINCT FROM 0) THEN greatest(
-        arg_max(version_hi, exact_order) FILTER (tokens_lo > 0),
+        nullif(arg_max(ends, exact_order) FILTER (tokens_lo > 0) & 4294967295, 4294967295)::INTEGER,
         max(CASE WHEN tokens_lo = 0 AND tokens_hi IS DISTINCT FROM 0 THEN version_hi END)
     ) END AS v_end_hi,
     count(*) FILTER (tokens_hi IS DISTINCT FROM 0) <= 1
         AND NOT coalesce(bool_or(tokens_hi IS DISTINCT FROM 0 AND NOT steady), false) AS rises
-FROM token_spans
+FROM (SELECT *, (version_lo::BIGINT << 32) | coalesce(version_hi, 4294967295) AS ends FROM token_spans)
 GROUP BY key

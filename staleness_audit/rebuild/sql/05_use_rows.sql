@@ -2,7 +2,7 @@
 -- Grain: one row per use in a step that counts or may count, per span where the log says so; no evaluation rollouts.
 -- From: uses, described, step_lives.
 -- Columns:
---   key, twin_lo, twin_hi      of the trajectory
+--   key                        of the trajectory, see described
 --   step_key, span_index (null = all spans)
 --   loss_lo, loss_hi           loss tokens as logged with the use (null = as the spans say)
 --   lag_lo, lag_hi             staleness as logged, where it is known better than by version arithmetic
@@ -15,7 +15,6 @@ WITH merged AS (
     SELECT
         hash(trajectory_id) AS key,
         coalesce(attempt, 0) AS attempt, step, span_index,
-        min(hash(trajectory_id || chr(1))) AS twin_lo, max(hash(trajectory_id || chr(1))) AS twin_hi,
         max(loss_tokens_lo) AS loss_lo, min(loss_tokens_hi) AS loss_hi,
         max(staleness_lo) AS lag_lo, min(staleness_hi) AS lag_hi,
         bool_or(member IS DISTINCT FROM false) AS member

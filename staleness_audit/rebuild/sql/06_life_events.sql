@@ -10,7 +10,7 @@
 --   fate_attempt, fate_step   the step then being collected, as logged
 --   fate_v_lo, fate_v_hi  versions logged with it
 --   options             its alternative fates from inferred fatal events, in the form of trajectory_lives.fates; else null
-WITH own AS (
+WITH own AS NOT MATERIALIZED (
     SELECT
         hash(trajectory_id) AS key, hash(trajectory_id || chr(1)) AS twin,
         kind, attempt, reason, step, version_lo, version_hi, evidence, epoch_us(ts) AS moment, seq

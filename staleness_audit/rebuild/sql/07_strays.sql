@@ -6,7 +6,7 @@
 WITH mentioned AS (
     SELECT DISTINCT key
     FROM (SELECT key FROM span_sums UNION ALL SELECT key FROM use_rows UNION ALL SELECT key FROM life_events)
-    WHERE key NOT IN (SELECT key FROM described)
+    ANTI JOIN described USING (key)
 )
 SELECT key, min(trajectory_id) AS trajectory_id
 FROM (

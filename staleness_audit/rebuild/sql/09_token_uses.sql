@@ -7,15 +7,11 @@
 --   staleness_lo, staleness_hi  staleness of each of them, v_train - v_gen (hi null = open)
 --   flight_lo, flight_hi        its part in flight, v_end - v_gen; below 0 if the trajectory ended on older weights (null = open)
 --   queue_lo, queue_hi          its part in the queue, v_train - v_end
---   lag_lo, lag_hi              the logged staleness of the use, if any
 --   own_mask                    the use states its own mask, so that it may differ from that of other uses
---   use_loss_lo, use_loss_hi    the logged number of loss tokens of the whole use, if any
 --   impossible                  the log says a token is newer than the weights that trained it
 WITH joined AS (
     SELECT
-        use_rows.key, use_rows.step_key, token_spans.span_index, use_rows.certain, lag_lo, lag_hi,
-        CASE WHEN use_rows.span_index IS NULL THEN use_rows.loss_lo END AS use_loss_lo,
-        CASE WHEN use_rows.span_index IS NULL THEN use_rows.loss_hi END AS use_loss_hi,
+        use_rows.key, use_rows.step_key, token_spans.span_index, use_rows.certain, lag_hi,
         v_train_lo, v_train_hi, stated_max_hi, stated_min_lo, coalesce(version_lo, 0) AS version_lo, version_hi, v_end_lo, v_end_hi, rises,
         use_rows.loss_lo IS NOT NULL OR use_rows.loss_hi IS NOT NULL AS own_mask,
         -- A logged total over several spans leaves each span what the others can't hold.
@@ -51,6 +47,6 @@ SELECT
     coalesce(v_end_hi, v_train_hi) - version_lo AS flight_hi,
     greatest(v_train_lo - coalesce(v_end_hi, v_train_lo), 0) AS queue_lo,
     CASE WHEN v_train_hi IS NOT NULL THEN greatest(v_train_hi - coalesce(v_end_lo, 0), 0) END AS queue_hi,
-    lag_lo, lag_hi, use_loss_lo, use_loss_hi, own_mask,
+    own_mask,
     coalesce(version_lo > v_train_hi, false) AS impossible
 FROM joined CROSS JOIN facts

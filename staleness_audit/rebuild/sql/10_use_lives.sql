@@ -1,7 +1,7 @@
 -- Product: use_lives
 -- Publish: yes
 -- Grain: one row per use: one trajectory in one training step that counts or may count.
--- From: token_uses.
+-- From: token_uses, use_rows.
 -- Columns:
 --   key                         the trajectory (see members)
 --   step_key                    the step (see step_lives)
@@ -16,8 +16,8 @@ WITH summed AS (
         key,
         step_key,
         bool_or(certain) AS certain,
-        greatest(sum(loss_lo)::BIGINT, max(use_loss_lo)) AS loss_lo,
-        least(CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END, min(use_loss_hi)) AS loss_hi,
+        sum(loss_lo)::BIGINT AS loss_lo,
+        CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END AS loss_hi,
         max(CASE WHEN loss_lo > 0 THEN staleness_lo END) AS sure_staleness_lo,
         min(CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_lo END) AS some_staleness_lo,
         max(CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_hi END) AS staleness_hi,
@@ -27,17 +27,31 @@ WITH summed AS (
         bool_or(flight_hi IS NULL AND loss_hi IS DISTINCT FROM 0) AS flight_open,
         max(queue_lo) AS queue_lo,
         min(queue_hi) AS queue_hi,
-        max(lag_lo) AS lag_lo,
-        CASE WHEN count(lag_hi) = count(*) THEN max(lag_hi) END AS lag_hi,
         bool_or(impossible) AS impossible
     FROM token_uses
     GROUP BY key, step_key
+),
+-- What the log says of a use as a whole; few logs say anything.
+told AS (
+    SELECT
+        key,
+        step_key,
+        max(CASE WHEN span_index IS NULL THEN loss_lo END) AS loss_lo,
+        min(CASE WHEN span_index IS NULL THEN loss_hi END) AS loss_hi,
+        max(lag_lo) AS lag_lo,
+        CASE WHEN count(lag_hi) = count(*) THEN max(lag_hi) END AS lag_hi
+    FROM use_rows
+    WHERE (key, step_key) IN (
+        SELECT (key, step_key) FROM use_rows
+        WHERE loss_lo IS NOT NULL OR loss_hi IS NOT NULL OR lag_lo IS NOT NULL OR lag_hi IS NOT NULL
+    )
+    GROUP BY key, step_key
 )
 SELECT
-    key, step_key, certain, loss_lo, loss_hi,
+    summed.key, summed.step_key, certain, greatest(summed.loss_lo, told.loss_lo) AS loss_lo, least(summed.loss_hi, told.loss_hi) AS loss_hi,
     greatest(sure_staleness_lo, CASE WHEN sure_staleness_lo IS NULL THEN some_staleness_lo END, lag_lo) AS staleness_lo,
     CASE WHEN staleness_open THEN lag_hi ELSE least(staleness_hi, lag_hi) END AS staleness_hi,
     coalesce(flight_lo, 0) AS flight_lo,
     CASE WHEN NOT flight_open THEN flight_hi END AS flight_hi,
     queue_lo, queue_hi, impossible
-FROM summed
+FROM summed LEFT JOIN told ON summed.key = told.key AND summed.step_key = told.step_key

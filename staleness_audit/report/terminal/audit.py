@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from staleness_audit.check.reported import CANONICAL
+from staleness_audit.report.terminal.conditions import condition_lines
 from staleness_audit.report.terminal.cost import show_throughput, show_waste
 from staleness_audit.report.terminal.histogram import bins, show_histogram, sparkline
 from staleness_audit.report.terminal.page import Page
@@ -112,7 +113,7 @@ def _verdict(data: Data, page: Page) -> None:
             facts.append(("violations", "none, and none possible"))
         else:
             facts += [("proven", Text(proven, "red" if proven != "none" else "")), ("possible", possible)]
-    facts += [("guarantee", f"{promise}: {reason}"), ("gate", gate_line(data))]
+    facts += [("guarantee", f"{promise}: {reason}"), ("gate", gate_line(data)), *condition_lines(data, page)]
     page.facts(facts)
 
 
@@ -292,6 +293,8 @@ def _reported(data: Data, page: Page, verbose: bool) -> None:
             ),
             2,
         )
+        if cases[0].get("explanation"):
+            page.print(Text(f"it is {page.plain(cases[0]['explanation'])}", "dim"), 4)
         for case in cases if verbose else cases[:2]:
             reported = page.interval({"lo": case["reported"], "hi": case["reported"]})
             where = place(case, page.glyphs)

@@ -82,6 +82,9 @@ def _card(name: str, parser: Parser, page: Page) -> None:
             ],
             4,
         )
+    if card.figures:
+        page.section("What its own figures measure")
+        page.facts([(figure.raw_name, figure.measures) for figure in card.figures])
     page.section("What betrays a loss of input")
     page.print(card.betrays, 2)
     assumptions: Mapping[str, str] = getattr(parser, "assumptions", {})

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from staleness_audit.report.terminal.words import ASCII, UNICODE, JsonInterval, count, interval, plain
+from staleness_audit.report.terminal.words import ASCII, UNICODE, Words
 
 WIDEST = 100
 """Columns beyond which lines get too long to read."""
@@ -21,12 +21,12 @@ Cell = str | Text
 _ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 
 
-class Page:
-    """Writes to a console; ``glyphs`` are those that its encoding can show."""
+class Page(Words):
+    """Writes to a console, in the characters that its encoding can show."""
 
     def __init__(self, console: Console) -> None:
+        super().__init__(ASCII if console.options.ascii_only else UNICODE)
         self.console = console
-        self.glyphs = ASCII if console.options.ascii_only else UNICODE
         self.width = min(console.width, WIDEST)
 
     def print(self, renderable: RenderableType = "", indent: int = 0) -> None:
@@ -75,15 +75,3 @@ class Page:
         for row in rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
         self.print(table, indent)
-
-    def plain(self, value: object, limit: int = 500) -> str:
-        """Text from a log, harmless and in characters that can be shown."""
-        return plain(value, self.glyphs, limit)
-
-    def interval(self, value: JsonInterval | None) -> str:
-        """Say what is known of a quantity."""
-        return interval(value, self.glyphs)
-
-    def count(self, value: JsonInterval, noun: str) -> str:
-        """So many of them."""
-        return count(value, noun, self.glyphs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +16,7 @@ from staleness_audit.check.story import Entry, Story, StoryUse
 from staleness_audit.report.terminal.cost import REASONS
 from staleness_audit.report.terminal.histogram import bar
 from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import is_exact, moment, number, place
+from staleness_audit.report.terminal.words import Words, is_exact, moment, number, place
 from staleness_audit.report.terminal.worst import CONTROLS
 
 BAR = 24
@@ -55,16 +56,17 @@ def _actors(story: Story, page: Page) -> None:
     page.print(Text.assemble("Let T be trajectory ", (page.plain(story.trajectory_id), "bold"), "."))
     group = f"T belongs to group {page.plain(story.group_id, 200)}" if story.group_id else "No group of T is logged"
     tokens = page.count(story.tokens.json(), "sampled token")
-    fates = [_fate(fate, page) for fate in story.fates]
+    fates = [fate_name(fate, page) for fate in story.fates]
     fate = ("Its fate: " if len(fates) < 2 else "Its fate is one of: ") + (", ".join(fates) or "not known")
     page.print(f"{group}; attempt {story.attempt} of the run admitted it; it has {tokens}. {fate}.")
 
 
-def _fate(fate: str, page: Page) -> str:
+def fate_name(fate: str, words: Words) -> str:
+    """Return a fate, ``kind:reason``, in words."""
     kind, _, reason = fate.partition(":")
     if kind == "pending":
         return "pending (unfinished or unused when the logs end)"
-    return kind + (f" ({REASONS.get(reason) or page.plain(reason.removeprefix('other:'), 60)})" if reason else "")
+    return kind + (f" ({REASONS.get(reason) or words.plain(reason.removeprefix('other:'), 60)})" if reason else "")
 
 
 # ------------------------------------------------------------------------------------------------- the drawing
@@ -81,9 +83,9 @@ class Row:
 
 
 def _drawing(story: Story, page: Page) -> None:
-    spans = _joined([entry for entry in story.entries if entry.kind == "span"])
-    worst = _worst(story.uses)
-    rows = _rows(spans, story.uses, page)
+    spans = joined_spans([entry for entry in story.entries if entry.kind == "span"])
+    worst = worst_use(story.uses)
+    rows = life_rows(spans, story.uses, page)
     if not rows:
         return
     page.section("Its life over policy versions")
@@ -96,7 +98,7 @@ def _drawing(story: Story, page: Page) -> None:
             quiet = "bold" if row.what.startswith("step") else "dim"
             table.add_row(Text(row.label, "bold"), Text(row.what, quiet), "", "")
             continue
-        age, beyond = _age(row.version, worst, story.bound)
+        age, beyond = age_of(row.version, worst, story.bound)
         style = "red" if beyond else "green" if worst is not None and story.bound is not None else "cyan"
         tokens = (int(row.tokens.lo or 0), None if row.tokens.hi is None else int(row.tokens.hi))
         drawn = bar(tokens, scale, page.glyphs, style, page.room(BAR, 44))
@@ -106,7 +108,7 @@ def _drawing(story: Story, page: Page) -> None:
         page.print(Text(f"age: staleness of these tokens in step {worst.step}", "dim"), 2)
 
 
-def _joined(spans: Sequence[Entry]) -> list[tuple[Interval, Interval]]:
+def joined_spans(spans: Sequence[Entry]) -> list[tuple[Interval, Interval]]:
     """Versions and tokens of consecutive spans; those of equal version are one."""
     joined: list[tuple[Interval, Interval]] = []
     for span in spans:
@@ -118,38 +120,40 @@ def _joined(spans: Sequence[Entry]) -> list[tuple[Interval, Interval]]:
     return joined
 
 
-def _rows(spans: Sequence[tuple[Interval, Interval]], uses: Sequence[StoryUse], page: Page) -> list[Row]:
+def life_rows(spans: Sequence[tuple[Interval, Interval]], uses: Sequence[StoryUse], words: Words) -> list[Row]:
+    """Return the drawing: a row per run of tokens of one version, per wait between them, and per training step."""
     rows: list[Row] = []
     last: Interval | None = None
     for version, tokens in spans:
         if last is not None:
-            rows += _gap(last, version, "no token sampled", page)
-        rows.append(Row(_version(version, page), "", tokens, version))
+            rows += _gap(last, version, "no token sampled", words)
+        rows.append(Row(version_name(version, words), "", tokens, version))
         last = version
     for use in uses:
         if last is not None:
-            rows += _gap(last, use.v_train, "waits in the queue" if use is uses[0] else "", page)
+            rows += _gap(last, use.v_train, "waits in the queue" if use is uses[0] else "", words)
         doubt = "" if use.certain else " (not confirmed)"
         rows.append(
             Row(
-                _version(use.v_train, page),
-                f"step {use.step} trains on {page.count(use.loss_tokens.json(), 'token')}{doubt}",
+                version_name(use.v_train, words),
+                f"step {use.step} trains on {words.count(use.loss_tokens.json(), 'token')}{doubt}",
             )
         )
         last = use.v_train
     return rows
 
 
-def _gap(before: Interval, after: Interval, what: str, page: Page) -> list[Row]:
+def _gap(before: Interval, after: Interval, what: str, words: Words) -> list[Row]:
     """Return a row for the versions that passed between two; none if that is not known for certain."""
     if not (before.is_exact and after.is_exact) or before.hi is None or after.lo is None or after.lo - before.hi < 2:
         return []
     passed = Interval(before.hi + 1, after.lo - 1)
-    return [Row(_version(passed, page), f"{page.glyphs.down} {what}".rstrip())]
+    return [Row(version_name(passed, words), f"{words.glyphs.down} {what}".rstrip())]
 
 
-def _version(version: Interval, page: Page) -> str:
-    shown = page.interval(version.json())
+def version_name(version: Interval, words: Words) -> str:
+    """``v3``, ``v3..v5``, ``v ≥ 3``, ``v?``."""
+    shown = words.interval(version.json())
     return (
         "v?"
         if shown == "unknown"
@@ -157,11 +161,11 @@ def _version(version: Interval, page: Page) -> str:
         if version.is_exact
         else f"v {shown}"
         if version.hi is None
-        else f"v{version.lo}..v{version.hi}"
+        else f"v{version.lo}{words.glyphs.to}v{version.hi}"
     )
 
 
-def _age(version: Interval | None, use: StoryUse | None, bound: int | None) -> tuple[str, bool]:
+def age_of(version: Interval | None, use: StoryUse | None, bound: int | None) -> tuple[str, bool]:
     """Staleness of a span's tokens in a use, and whether it is certainly beyond the bound."""
     if version is None or use is None or not version.is_exact or not use.v_train.is_exact:
         return "", False
@@ -169,7 +173,8 @@ def _age(version: Interval | None, use: StoryUse | None, bound: int | None) -> t
     return f"age {age}", bound is not None and age > bound
 
 
-def _worst(uses: Sequence[StoryUse]) -> StoryUse | None:
+def worst_use(uses: Sequence[StoryUse]) -> StoryUse | None:
+    """Return the most stale use, those that count for certain first; None if there is none."""
     return max(uses, key=lambda use: (use.certain, use.staleness.lo or 0), default=None)
 
 
@@ -183,45 +188,53 @@ def _events(story: Story, page: Page) -> None:
     begin = next((entry.ts for entry in story.entries if entry.ts is not None), None)
     rows = [
         (
-            _seconds(entry.ts, begin),
-            "" if entry.version is None else _version(entry.version, page),
-            _what(entry, page),
-            _place(entry, page),
+            seconds_since(entry.ts, begin),
+            "" if entry.version is None else version_name(entry.version, page),
+            what_happened(entry, page),
+            place_of(entry, page),
         )
         for entry in story.entries
     ]
     page.table((("time", "right"), "version", "what happened", "where it says so"), rows)
     if begin is not None:
         page.print(Text(f"time in seconds from {moment(begin.isoformat())}", "dim"), 2)
+        times = [entry.ts for entry in story.entries if entry.ts is not None]
+        if any(later < earlier for earlier, later in pairwise(times)):
+            page.print(
+                Text("a time below an earlier one comes from a coarser clock; causes go before effects", "dim"), 2
+            )
     seen = {entry.evidence for entry in story.entries}
-    for known, mark in _MARKS.items():
+    for known, mark in MARKS.items():
         if known in seen:
-            page.print(Text(f"{mark} {known}: {_MEANINGS[known]}", "dim"), 2)
+            page.print(Text(f"{mark} {known}: {MEANINGS[known]}", "dim"), 2)
 
 
-def _seconds(ts: datetime | None, begin: datetime | None) -> str:
+def seconds_since(ts: datetime | None, begin: datetime | None) -> str:
+    """Seconds to a tenth from the first time of a life; empty without a time."""
     return "" if ts is None or begin is None else f"{(ts - begin).total_seconds():.1f}"
 
 
-def _what(entry: Entry, page: Page) -> Text:
-    text = Text(WHAT.get(entry.kind) or page.plain(entry.kind, 40))
+def what_happened(entry: Entry, words: Words) -> Text:
+    """Say what an entry tells, with its step, tokens and reason."""
+    text = Text(WHAT.get(entry.kind) or words.plain(entry.kind, 40))
     if entry.step is not None:
         text.append(f" by step {entry.step}" if entry.kind == "trained" else f" (step {entry.step})")
     if entry.kind in ("span", "trained") and entry.tokens is not None:
-        text.append(f": {page.count(entry.tokens.json(), 'token')}")
+        text.append(f": {words.count(entry.tokens.json(), 'token')}")
     if entry.reason:
-        text.append(f" - {REASONS.get(entry.reason) or page.plain(entry.reason.removeprefix('other:'), 80)}")
+        text.append(f" - {REASONS.get(entry.reason) or words.plain(entry.reason.removeprefix('other:'), 80)}")
     text.stylize({"dropped": "yellow", "cancelled": "yellow", "lost": "red", "trained": "bold"}.get(entry.kind, ""))
     return text
 
 
-def _place(entry: Entry, page: Page) -> str:
-    where = place({"source": entry.source, "line": entry.line, "locator": entry.locator}, page.glyphs)
-    return where + (f" {_MARKS[entry.evidence]}" if entry.evidence in _MARKS else "")
+def place_of(entry: Entry, words: Words) -> str:
+    """Say where an entry is logged, marked if that is not simply recorded there."""
+    where = place({"source": entry.source, "line": entry.line, "locator": entry.locator}, words.glyphs)
+    return where + (f" {MARKS[entry.evidence]}" if entry.evidence in MARKS else "")
 
 
-_MARKS = {"derived": "*", "inferred": "?", "assumed": "!"}
-_MEANINGS = {
+MARKS = {"derived": "*", "inferred": "?", "assumed": "!"}
+MEANINGS = {
     "derived": "follows from what is recorded by the framework's rules",
     "inferred": "only narrowed down",
     "assumed": "as --assume says",
@@ -236,7 +249,7 @@ def _ending(story: Story, page: Page, stoppable: Mapping[int, Sequence[str]]) ->
     if not story.uses:
         page.print("No step that counts trained on T, so it has no staleness and violates nothing.", 2)
     for use in story.uses:
-        _subtraction(use, story.bound, page)
+        page.print(subtraction(use, story.bound, page), 2)
         if story.bound is not None and (use.staleness.lo or 0) > story.bound:
             levels = stoppable.get(use.step) or (["L2"] if (use.in_flight.lo or 0) > story.bound else []) + ["L3"]
             page.print(f"Could have been stopped at {'; or at '.join(CONTROLS[level] for level in levels)}.", 2)
@@ -247,29 +260,30 @@ def _ending(story: Story, page: Page, stoppable: Mapping[int, Sequence[str]]) ->
     page.print(Text(f"Evidence: of {number(len(story.entries))} lines, {counted}.", "dim"), 2)
 
 
-def _subtraction(use: StoryUse, bound: int | None, page: Page) -> None:
+def subtraction(use: StoryUse, bound: int | None, words: Words) -> Text:
+    """Say what a use implies: the versions, their difference, and how it compares with the bound."""
     if use.loss_tokens.hi == 0:
-        page.print(f"Step {use.step} takes T, but the loss masks all of its tokens: it has no staleness there.", 2)
-        return
-    train, oldest, stale = _version(use.v_train, page), _version(use.oldest, page), page.interval(use.staleness.json())
+        return Text(f"Step {use.step} takes T, but the loss masks all of its tokens: it has no staleness there.")
+    train, oldest = version_name(use.v_train, words), version_name(use.oldest, words)
+    stale = words.interval(use.staleness.json())
     text = Text(f"Step {use.step} trains from {train}; the oldest trained token of T is {oldest}. ")
     if is_exact(use.v_train.json()) and is_exact(use.oldest.json()):
         text.append(f"{number(use.v_train.lo or 0)} - {number(use.oldest.lo or 0)} = {stale}", "bold")
     else:
         text.append(f"Its staleness is {stale}", "bold")
     if bound is not None:
-        text.append(*_judged(use, bound, page))
-    flight, queue = page.interval(use.in_flight.json()), page.interval(use.in_queue.json())
+        text.append(*_judged(use, bound, words))
+    flight, queue = words.interval(use.in_flight.json()), words.interval(use.in_queue.json())
     text.append(f": {flight} in flight, {queue} in the queue.")
     if not use.certain:
         text.append(" The step is not confirmed to count, so this proves nothing.")
-    page.print(text, 2)
+    return text
 
 
-def _judged(use: StoryUse, bound: int, page: Page) -> tuple[str, str]:
+def _judged(use: StoryUse, bound: int, words: Words) -> tuple[str, str]:
     """Return how the staleness compares with the bound, and the style to say it in."""
     if (use.staleness.lo or 0) > bound:
         return f" > {bound}, beyond the bound", "bold red"
     if use.staleness.hi is not None and use.staleness.hi <= bound:
-        return f" {page.glyphs.at_most} {bound}, within the bound", "bold green"
+        return f" {words.glyphs.at_most} {bound}, within the bound", "bold green"
     return f", which may exceed the bound of {bound}", "bold yellow"

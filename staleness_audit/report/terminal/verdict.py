@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import is_zero, number
+from staleness_audit.report.terminal.words import Words, is_zero, number
 
 Data = Mapping[str, Any]
 
@@ -20,23 +19,23 @@ STYLES = {
 }
 
 
-def why(data: Data, page: Page) -> str:
+def why(data: Data, words: Words) -> str:
     """One sentence: what the verdict rests on."""
     return {"pass": _why_pass, "fail": _why_fail, "inconclusive": _why_inconclusive, "no-bound": _why_no_bound}[
         data["verdict"]
-    ](data, page)
+    ](data, words)
 
 
-def _why_pass(data: Data, page: Page) -> str:
+def _why_pass(data: Data, words: Words) -> str:
     largest, bound = data["staleness"]["max"], data["bound"]["value"]
     if largest["lo"] is None:
         return "Every trained token was masked out of the loss, so none can be too stale."
-    return f"Every trained token was within the bound of {bound}: the largest staleness is {page.interval(largest)}."
+    return f"Every trained token was within the bound of {bound}: the largest staleness is {words.interval(largest)}."
 
 
-def _why_fail(data: Data, page: Page) -> str:
+def _why_fail(data: Data, words: Words) -> str:
     bound, proven = data["bound"]["value"], data["violations"]["trajectories"]["lo"] or 0
-    trained = page.count(data["trajectories"]["trained"], "trained trajectory")
+    trained = words.count(data["trajectories"]["trained"], "trained trajectory")
     largest = data["staleness"]["max"]
     if not proven:
         subject = "Some training data is"
@@ -44,11 +43,11 @@ def _why_fail(data: Data, page: Page) -> str:
         subject = "The one trained trajectory is"
     else:
         subject = f"{number(proven)} of {trained} {'is' if proven == 1 else 'are'}"
-    worst = page.interval(largest)
+    worst = words.interval(largest)
     return f"{subject} proven to hold tokens staler than the bound of {bound} allows; the worst is {worst}."
 
 
-def _why_inconclusive(data: Data, page: Page) -> str:
+def _why_inconclusive(data: Data, words: Words) -> str:
     bound = data["bound"]["value"]
     if is_zero(data["trajectories"]["trained"]):
         return "No training step completed, so there is nothing to judge."
@@ -64,7 +63,7 @@ def _why_inconclusive(data: Data, page: Page) -> str:
         return (
             f"No violation is proven, but the logs don't say of every trained token whether it kept the bound {bound}."
         )
-    who = page.count({"lo": possible["hi"], "hi": possible["hi"]}, "trained trajectory")
+    who = words.count({"lo": possible["hi"], "hi": possible["hi"]}, "trained trajectory")
     return (
         f"No violation is proven, but up to {who} may exceed the bound of {bound}: the logs narrow their staleness "
         "down only to an interval."
@@ -75,24 +74,24 @@ def _unread(data: Data) -> bool:
     return any(item["opens"] == "training" for item in data["diagnostics"]["items"])
 
 
-def _why_no_bound(data: Data, page: Page) -> str:
+def _why_no_bound(data: Data, words: Words) -> str:
     largest = data["staleness"]["max"]
     observed = (
         "Nothing was trained"
         if largest["lo"] is None and largest["hi"] is None
-        else f"The largest staleness is {page.interval(largest)}"
+        else f"The largest staleness is {words.interval(largest)}"
     )
     return (
         f"{observed}, but no bound to judge it by is known: the run's configuration states none. Give one with --bound."
     )
 
 
-def bound_line(data: Data, page: Page) -> str:
+def bound_line(data: Data, words: Words) -> str:
     """Say which bound was judged, where it comes from, and how it was converted."""
     bound = data["bound"]
-    key = page.plain(bound["key"], 120) if bound["key"] else None
-    stated = None if bound["configured"] is None else page.plain(_short_json(bound["configured"]), 80)
-    conversion = page.plain(bound["conversion"], 300) if bound["conversion"] else None
+    key = words.plain(bound["key"], 120) if bound["key"] else None
+    stated = None if bound["configured"] is None else words.plain(_short_json(bound["configured"]), 80)
+    conversion = words.plain(bound["conversion"], 300) if bound["conversion"] else None
     if bound["source"] == "cli":
         return f"{bound['value']}, given with --bound" + (f" (the run's configuration says {stated})" if stated else "")
     if bound["source"] == "config":
@@ -105,7 +104,7 @@ def _short_json(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def promise_lines(data: Data, page: Page) -> tuple[str, str]:
+def promise_lines(data: Data, words: Words) -> tuple[str, str]:
     """Compliance observed in this run apart from what the mechanism guarantees; and the reason for the latter."""
     verdict, strict, limit = data["verdict"], data["guarantee"]["strict"], data["guarantee"]["limit"]
     reach = "it sets no limit" if limit == "none" else f"its limit is {limit}"
@@ -114,7 +113,7 @@ def promise_lines(data: Data, page: Page) -> tuple[str, str]:
         "fail": "This run broke the bound",
         "inconclusive": "Whether this run kept the bound is not known",
     }.get(verdict)
-    reason = page.plain(data["guarantee"]["reason"], 600).rstrip(". ") + "."
+    reason = words.plain(data["guarantee"]["reason"], 600).rstrip(". ") + "."
     if observed is None:
         if limit is None:
             return "What limit the mechanism sets is not known", reason
@@ -137,7 +136,7 @@ def promise_lines(data: Data, page: Page) -> tuple[str, str]:
     return observed + joint.get(verdict, ", and the mechanism does not guarantee it") + f" ({reach})", reason
 
 
-def violation_lines(data: Data, page: Page) -> tuple[str, str]:
+def violation_lines(data: Data, words: Words) -> tuple[str, str]:
     """Proven violations, and those that are possible beside them."""
     violations = data["violations"]
     units = {unit: violations[unit] for unit in ("trajectories", "groups", "tokens")}
@@ -145,7 +144,7 @@ def violation_lines(data: Data, page: Page) -> tuple[str, str]:
     proven = "none"
     if any(value["lo"] for value in units.values()):
         proven = ", ".join(
-            page.count({"lo": value["lo"], "hi": value["lo"]}, _SINGULAR[unit]) for unit, value in units.items()
+            words.count({"lo": value["lo"], "hi": value["lo"]}, _SINGULAR[unit]) for unit, value in units.items()
         )
         if steps:
             proven += f", in {len(steps)} {'step' if len(steps) == 1 else 'steps'} ({_listed_steps(steps)})"
@@ -155,7 +154,7 @@ def violation_lines(data: Data, page: Page) -> tuple[str, str]:
     if not any(beyond.values()):
         return proven, "none" if proven == "none" else "none beside these"
     return proven, "up to " + ", ".join(
-        page.count({"lo": more, "hi": more}, _SINGULAR[unit]) for unit, more in beyond.items()
+        words.count({"lo": more, "hi": more}, _SINGULAR[unit]) for unit, more in beyond.items()
     ) + ("" if proven == "none" else " more")
 
 
@@ -173,15 +172,25 @@ def _listed_steps(steps: list[Mapping[str, Any]], most: int = 8) -> str:
 def gate_line(data: Data) -> str:
     """Say the exit code and what it counts."""
     gate = data["gate"]
-    if data["verdict"] == "no-bound":
+    if data["verdict"] == "no-bound" and not gate["conditions"]:
         return f"exit code {gate['exit']}: no bound to judge by"
+    meaning = {0: "accepted", 1: "refused", 3: "not known"}.get(gate["exit"], "")
+    allowed = _allowed(data)
+    if gate["exit_zero"] and any(condition["fails"] != "no" for condition in gate["conditions"]):
+        return f"exit code {gate['exit']}, as --exit-zero asks ({allowed})"
+    return f"exit code {gate['exit']}: {meaning} ({allowed})"
+
+
+def _allowed(data: Data) -> str:
+    gate = data["gate"]
+    if data["verdict"] == "no-bound":
+        return "no bound to judge by"
     unit = gate["count"]
-    allowed = (
+    if gate["baseline"] and gate["baseline"]["found"]:
+        more = f"{number(gate['max_violations'])} more violating {unit}" if gate["max_violations"] else "nothing worse"
+        return f"{more} than in the baseline allowed"
+    return (
         f"at most {number(gate['max_violations'])} violating {unit} allowed"
         if gate["max_violations"]
         else f"no violating {unit} allowed"
     )
-    if gate.get("exit_zero") and data["verdict"] != "pass":
-        return f"exit code {gate['exit']}, as --exit-zero asks ({allowed})"
-    meaning = {0: "accepted", 1: "refused", 3: "not known"}.get(gate["exit"], "")
-    return f"exit code {gate['exit']}: {meaning} ({allowed})"

@@ -1,6 +1,6 @@
-"""Values as words: numbers, intervals, shares, times, places. Nothing here knows a console.
+"""Values as words: numbers, intervals, shares, times, places. Nothing here knows a console or a page.
 
-Text from logs passes through ``plain`` before it is shown, and is shown as ``rich.text.Text``, never as markup.
+Text from logs passes through ``plain`` before it is shown, and is shown as text, never as markup.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ class Glyphs:
     rule: str = "─"
     cut: str = "…"
     down: str = "↓"
+    to: str = ".."
     foreign: str = "\N{REPLACEMENT CHARACTER}"
     spark: str = "▁▂▃▄▅▆▇█"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("#", "|", ".", ">", ">=", "<=", "-", "-", "-", "...", "v", "?", "_.:-=+*#")
+ASCII = Glyphs("#", "|", ".", ">", ">=", "<=", "-", "-", "-", "...", "v", "..", "?", "_.:-=+*#")
 
 
 def plain(value: object, glyphs: Glyphs = UNICODE, limit: int = 500) -> str:
@@ -78,7 +79,7 @@ def interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
     if low is None:
         return f"{glyphs.at_most} {number(high)}"
     shown_low, shown_high = number(low), number(high)
-    return shown_low if shown_low == shown_high else f"{shown_low}..{shown_high}"
+    return shown_low if shown_low == shown_high else f"{shown_low}{glyphs.to}{shown_high}"
 
 
 def count(value: JsonInterval, noun: str, glyphs: Glyphs = UNICODE) -> str:
@@ -120,7 +121,7 @@ def percent_interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> st
     low, high = percent(value["lo"] or 0), percent(1 if value["hi"] is None else value["hi"])
     if low == high:
         return low
-    return f"{glyphs.at_least} {low}" if value["hi"] in (None, 1) else f"{low.removesuffix('%')}..{high}"
+    return f"{glyphs.at_least} {low}" if value["hi"] in (None, 1) else f"{low.removesuffix('%')}{glyphs.to}{high}"
 
 
 def duration(seconds: float) -> str:
@@ -151,3 +152,22 @@ def place(row: Mapping[str, Any], glyphs: Glyphs = UNICODE) -> str:
     source, line, locator = row.get("source"), row.get("line"), row.get("locator")
     shown = "" if source is None else plain(source, glyphs) + ("" if line is None else f":{line}")
     return " ".join(part for part in (shown, plain(locator, glyphs, 80) if locator else "") if part)
+
+
+@dataclass
+class Words:
+    """The same in the characters that one medium can show; the sentences of a report are written with it."""
+
+    glyphs: Glyphs = UNICODE
+
+    def plain(self, value: object, limit: int = 500) -> str:
+        """Text from a log, harmless and in characters that can be shown."""
+        return plain(value, self.glyphs, limit)
+
+    def interval(self, value: JsonInterval | None) -> str:
+        """Say what is known of a quantity."""
+        return interval(value, self.glyphs)
+
+    def count(self, value: JsonInterval, noun: str) -> str:
+        """So many of them."""
+        return count(value, noun, self.glyphs)

@@ -5,7 +5,7 @@ WITH figures AS (
         source, line
     FROM step
     UNION ALL
-    SELECT attempt, k, t, 'step.staleness_max_last_token', 'staleness_reported', reported_last, source, line
+    SELECT attempt, k, t, 'step.in_queue_max', 'staleness_reported', reported_last, source, line
     FROM step
     UNION ALL
     SELECT attempt, k, ended, 'step.trajectories', 'n_reqs', n_reqs, train_source, train_line

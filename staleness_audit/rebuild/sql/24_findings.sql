@@ -1,7 +1,7 @@
 -- Product: findings
 -- Publish: yes
 -- Grain: one row per kind of contradiction between what different rows of the logs say.
--- From: use_lives, members, step_lives, steps, spans, events, span_sums, trajectory_lives.
+-- From: use_lives, members, step_lives, step_sums, steps, spans, events, span_sums, trajectory_lives.
 -- Columns:
 --   code, severity, message, opens   as in the table diagnostics
 --   cases                            how often
@@ -25,21 +25,12 @@ FROM use_lives JOIN members USING (key) WHERE loss_hi IS NULL AND key NOT IN (SE
 UNION ALL
 SELECT 'more-trained-than-stated', 'error',
     'More trajectories are logged as trained in a step than the step says it trained.', 'training', count(*), NULL, NULL, 'step ' || min(step)
-FROM (
-    SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, sum(CASE WHEN use_lives.certain THEN multiplicity_lo ELSE 0 END) AS uses
-    FROM use_lives JOIN step_lives USING (step_key) JOIN members USING (key)
-    GROUP BY ALL
-) WHERE uses > stated_hi HAVING count(*) > 0
+FROM step_lives JOIN step_sums USING (step_key) WHERE uses_lo > stated_hi HAVING count(*) > 0
 UNION ALL
 SELECT 'tokens-do-not-add-up', 'error',
     'The loss tokens logged for the trajectories of a step are not as many as the step says it trained.', 'training', count(*), NULL, NULL, 'step ' || min(step)
-FROM (
-    SELECT step_lives.attempt, step_lives.step, any_value(stated_hi) AS stated_hi, any_value(stated_loss_lo) AS stated_loss_lo,
-        any_value(stated_loss_hi) AS stated_loss_hi, sum(CASE WHEN use_lives.certain THEN multiplicity_lo ELSE 0 END) AS uses, sum(CASE WHEN use_lives.certain THEN loss_lo ELSE 0 END) AS loss_lo,
-        CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi) END AS loss_hi
-    FROM use_lives JOIN step_lives USING (step_key) JOIN members USING (key)
-    GROUP BY ALL
-) WHERE loss_lo > stated_loss_hi OR (uses = stated_hi AND loss_hi < stated_loss_lo) HAVING count(*) > 0
+FROM step_lives JOIN step_sums USING (step_key)
+WHERE loss_lo > stated_loss_hi OR (uses_lo = stated_hi AND loss_hi < stated_loss_lo) HAVING count(*) > 0
 UNION ALL
 SELECT 'tokens-not-conserved', 'error',
     'The tokens of the trajectories do not add up to the tokens of the spans.', 'training', 1, NULL, NULL, NULL

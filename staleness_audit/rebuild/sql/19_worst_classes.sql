@@ -33,14 +33,17 @@ FROM (
         CASE WHEN count(staleness_hi) = count(*) THEN max(staleness_hi) END AS staleness_hi,
         -- Anonymous classes of one group id hold between one and as many groups as trajectories, unless `groups` says how many.
         -- One without a group may hold only members of groups that are counted elsewhere.
-        min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, CASE WHEN alone THEN coalesce(groups_lo, 1) ELSE 1 END) ELSE 1 END) AS members_lo,
+        CASE
+            WHEN count(*) = 1 THEN min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, coalesce(groups_lo, 1)) ELSE 1 END)
+            ELSE min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END)
+        END AS members_lo,
         least(
             CASE WHEN count(multiplicity_hi) = count(*) THEN greatest(
                 sum(CASE WHEN anonymous THEN multiplicity_hi ELSE 0 END), max(CASE WHEN anonymous THEN 0 ELSE 1 END)
             )::BIGINT END,
             min(groups_hi)
         ) AS members_hi
-    FROM (SELECT *, count(*) OVER (PARTITION BY group_id) = 1 AS alone FROM users LEFT JOIN stated USING (group_id))
+    FROM users LEFT JOIN stated USING (group_id)
     GROUP BY group_id
 )
 GROUP BY sure, sure_lo, staleness_lo, staleness_hi

@@ -1,0 +1,88 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
+"""`compare`: the same figures of several runs side by side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from staleness_audit.cli.console import errors, json_text, print_text, progress_bar, stdout, write_text
+from staleness_audit.cli.options import BoundOption, QuietOption, StepsOption, step_range
+from staleness_audit.errors import AuditError
+
+if TYPE_CHECKING:
+    from staleness_audit.api import Steps
+
+
+class ComparisonFormat(StrEnum):
+    """How ``compare`` tells its result."""
+
+    terminal = "terminal"
+    json = "json"
+    markdown = "markdown"
+
+
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN RUN...", help="Directories or files of runs, or audits that --format json wrote."),
+    ],
+    bound: BoundOption = None,
+    steps: StepsOption = None,
+    format_: Annotated[
+        ComparisonFormat, typer.Option("--format", help="How to print the result.")
+    ] = ComparisonFormat.terminal,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write it here instead of printing it.")
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Show the same figures of several runs, of any frameworks, and mark what is proven to differ from the first.
+
+    The exit code says only whether all could be read; `audit --baseline` gates on what got worse.
+    """
+    with errors():
+        from staleness_audit.check.compare import compare as compare_documents
+        from staleness_audit.report.comparison import comparison_markdown
+        from staleness_audit.report.terminal import render_comparison
+
+        wanted = step_range(steps)
+        documents = [document for run in runs for document in _documents(run, bound, wanted, quiet)]
+        if len(documents) < 2:
+            raise AuditError("Name two runs or more to compare.")
+        comparison, base = compare_documents(documents), Path.cwd()
+        if format_ is ComparisonFormat.terminal:
+            if output is None:
+                render_comparison(comparison, base, stdout)
+                return
+            buffer = io.StringIO()
+            render_comparison(comparison, base, Console(file=buffer, width=100, highlight=False, no_color=True))
+            text = buffer.getvalue()
+        elif format_ is ComparisonFormat.json:
+            text = json_text(comparison, indent=2) + "\n"
+        else:
+            text = comparison_markdown(comparison, base)
+        if output is None:
+            print_text(text)
+        else:
+            write_text(output, text)
+
+
+def _documents(run: Path, bound: int | None, steps: Steps, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Yield the audits in a JSON file, or the audit of a run."""
+    from staleness_audit.api import audit
+    from staleness_audit.check.baseline import read_documents
+
+    if run.suffix == ".json" and run.is_file():
+        if bound is not None or steps != (None, None):
+            raise AuditError(f"{run}: an audit is judged already, so --bound and --steps need the run itself.")
+        yield from read_documents(run)
+        return
+    with progress_bar(quiet) as progress:
+        yield audit(run, bound, steps=steps, worst=0, progress=progress).data

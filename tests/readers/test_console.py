@@ -1,0 +1,65 @@
+"""Console lines: which of them tell something, what kind of message they are, and the dicts they print."""
+
+from __future__ import annotations
+
+import gzip
+import math
+from pathlib import Path
+
+import pytest
+
+from staleness_audit.discovery import discover
+from staleness_audit.readers.console import Messages, parse_dict, undecorate
+from staleness_audit.readers.lines import numbered_lines, telling_lines
+
+LOG = "step 1 \r\nnothing\n\x1b[36m(A pid=7)\x1b[0m step 2\nstep \xff\n\nstep cut"
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_telling_lines_are_those_of_all_lines_that_match(tmp_path: Path, compressed: bool) -> None:
+    data = LOG.encode("latin-1")
+    name = "x.log.gz" if compressed else "x.log"
+    (tmp_path / name).write_bytes(gzip.compress(data) if compressed else data)
+    run = discover(tmp_path)
+    for piece in [run.whole(name)] if compressed else run.split(name, 8):
+        told = list(telling_lines(run, piece, r"step [\d\x{FFFD}c]"))
+        assert told == [line for line in numbered_lines(run, piece) if "step" in line[1]]
+    pieces = [run.whole(name)] if compressed else run.split(name, 8)
+    numbers = [line for piece in pieces for line, _, _ in telling_lines(run, piece, "step")]
+    assert numbers == [1, 3, 4, 6]
+
+
+def test_the_first_pattern_that_fits_decides_and_its_groups_are_told() -> None:
+    messages = Messages(
+        [
+            ("step", r"step (?P<number>\d+)(?: of (?P<count>\d+)|$)"),
+            ("step", r"step (?:number )?(?P<text>\w+)"),
+            ("end", r"(ended|over)"),
+        ]
+    )
+    assert messages.match("step 3 of 5") == ("step", {"number": "3", "count": "5"})
+    assert messages.match("step 3") == ("step", {"number": "3", "count": None})
+    assert messages.match("step number three") == ("step", {"text": "three"})
+    assert messages.match("over and out") == ("end", {})
+    assert messages.match("a step 3") is None
+
+
+def test_dicts_are_read_as_python_prints_them() -> None:
+    assert parse_dict("{'a': 1, 'b': -0.5, 'c': 1e-05, 'd': 'x'}") == {"a": 1, "b": -0.5, "c": 1e-05, "d": "x"}
+    assert parse_dict("{'a': np.float64(2.0), 'b': None, 'c': True}") == {"a": 2.0, "b": None, "c": True}
+    assert parse_dict("{'it\\'s': 1}") == {"it's": 1}
+    assert parse_dict('{"it\'s": \'a "word"\'}') == {"it's": 'a "word"'}
+    odd = parse_dict("{'a': nan, 'b': -inf}")
+    assert odd is not None and math.isnan(float(str(odd["a"]))) and odd["b"] == -math.inf
+    assert parse_dict("{'a': 1, 'b'") is None
+    assert parse_dict("{'a'}") is None
+    assert parse_dict("{'a': __import__('os')}") is None
+
+
+def test_a_rewritten_line_of_ray_is_undecorated() -> None:
+    line = undecorate(
+        "\x1b[36m(Actor pid=12, ip=10.0.0.1)\x1b[0m 10%|#\rdone \x1b[32m [repeated 3x across cluster]\x1b[0m"
+    )
+    assert (line.text, line.actor, line.pid, line.repeated) == ("done", None, None, 4)
+    line = undecorate("(Actor pid=12) done")
+    assert (line.text, line.actor, line.pid, line.repeated) == ("done", "Actor", 12, 1)

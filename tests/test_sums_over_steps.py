@@ -1,0 +1,83 @@
+"""What a log only says of several steps together: possible in each of them, certain in all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_classes import audited, cohort, exact
+
+STEPS = [
+    {"attempt": 0, "step": version + 1, "v_train_lo": version, "v_train_hi": version}
+    | {"completed": True, "evidence": "derived"}
+    for version in (2, 3, 4)
+]
+
+
+def constraint(quantity: str, value: float, op: str = "eq", step: int = 5) -> dict[str, Any]:
+    return {"attempt": 0, "step": step, "quantity": quantity, "op": op, "value": value, "evidence": "recorded"}
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> dict[str, Any]:
+    """Six trajectories of v1, two tokens each, written for step 5 and trained in some of the steps 3 to 5."""
+    rows = cohort("six", 6, 4)  # a class of version 5 - 4 = 1
+    rows["uses"] = [row | {"step": 5} for row in rows["uses"]]
+    facts = [constraint("trajectories", 6), constraint("loss_tokens", 12), constraint("first_step", 3)]
+    return audited(tmp_path, 2, **rows, steps=STEPS, constraints=facts)
+
+
+def test_staleness_reaches_from_the_first_step_to_the_last(six: dict[str, Any]) -> None:
+    # The weights of steps 3 to 5 are v2 to v4: staleness 1 to 3, beyond 2 only in step 5.
+    assert six["trajectories"]["trained"] == exact(6)
+    assert six["tokens"]["trained"] == exact(12)
+    assert six["staleness"]["max"] == {"lo": 1, "hi": 3}
+    assert six["violations"]["trajectories"] == {"lo": 0, "hi": 6}
+    assert six["verdict"] == "inconclusive"
+
+
+def test_each_of_the_steps_may_have_trained_all_or_none(six: dict[str, Any]) -> None:
+    rows = {row["step"]: row for row in six["per_step"]}
+    assert sorted(rows) == [3, 4, 5]
+    for row in rows.values():
+        assert row["trajectories"] == {"lo": 0, "hi": 6}
+        assert row["tokens"] == {"lo": 0, "hi": 12}
+        assert row["max"] == {"lo": 0, "hi": 3}
+        assert row["mean"] == {"lo": 0, "hi": 3}
+        assert row["violations"] == {"lo": 0, "hi": 6}
+    assert six["run"]["steps"] == exact(3)
+
+
+def test_the_first_step_may_be_one_that_no_row_describes(tmp_path: Path) -> None:
+    # Of step 2 nothing is known, so its weights may be the first ones, v0; v1 can't be trained by older weights.
+    rows = cohort("two", 2, 4)
+    rows["uses"] = [row | {"step": 5} for row in rows["uses"]]
+    facts = [constraint("trajectories", 2), constraint("first_step", 2)]
+    data = audited(tmp_path, 2, **rows, steps=STEPS, constraints=facts)
+    assert data["staleness"]["max"] == {"lo": 0, "hi": 3}
+
+
+def test_a_step_alone_is_no_sum(tmp_path: Path) -> None:
+    rows = cohort("six", 6, 4)
+    rows["uses"] = [row | {"step": 5} for row in rows["uses"]]
+    facts = [constraint("trajectories", 6), constraint("first_step", 5)]
+    data = audited(tmp_path, 2, **rows, steps=STEPS, constraints=facts)
+    assert data["staleness"]["max"] == exact(3)
+    assert {row["step"]: row["trajectories"] for row in data["per_step"] if row["trajectories"] != exact(0)} == {
+        5: exact(6)
+    }
+
+
+def test_no_class_of_the_histogram_exceeds_what_was_trained(tmp_path: Path) -> None:
+    # One old and one young trajectory of unknown lengths, each with at least one of 12 tokens: no class is open above.
+    old, young = cohort("old", 1, 3), cohort("young", 1, 0)
+    rows = {table: old[table] + young[table] for table in old}
+    rows["spans"] = [row | {"tokens_lo": 1, "tokens_hi": None} for row in rows["spans"]]
+    step = {"attempt": 0, "step": 1, "v_train_lo": 5, "v_train_hi": 5, "completed": True, "evidence": "derived"}
+    facts = [constraint("trajectories", 2, step=1), constraint("loss_tokens", 12, step=1)]
+    data = audited(tmp_path, 1, **rows, steps=[step], constraints=facts)
+    assert data["tokens"]["trained"] == exact(12)
+    classes = {row["staleness"]: row["tokens"] for row in data["staleness"]["token_histogram"]}
+    assert classes[0] == classes[3] == {"lo": 1, "hi": 12}
+    assert data["violations"]["tokens"] == {"lo": 1, "hi": 11}  # the young one has at least one of the twelve
