@@ -2,7 +2,7 @@
 # Another interpreter: make test PYTHON=/path/to/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint reformat bench docs screenshots clean
+.PHONY: help demo test lint reformat bench findings docs screenshots clean
 
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -49,6 +49,9 @@ reformat: $(STAMP) ## Let ruff mend what it can
 
 bench: $(STAMP) ## Measure; writes benchmarks/RESULTS.md
 	$(BIN)/python benchmarks/bench.py
+
+findings: $(STAMP) ## Simulate what docs/findings.md says, and write its tables
+	$(BIN)/python benchmarks/findings.py
 
 docs: $(STAMP) ## Write the generated parts of README.md and docs/ anew
 	$(BIN)/python docs/build_docs.py

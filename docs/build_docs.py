@@ -8,6 +8,7 @@ A generated part stands between `<!-- generated: WHAT -->` and `<!-- end -->`, w
     tables | products | kinds | reported | figures | frameworks | modes | losses   from the code and the parsers' cards
     action           inputs and outputs of the GitHub action
     samples          the recorded cases and what is true of them
+    guarantees       what the prover finds about every simulated policy
 
 Commands run in a scratch folder that holds a copy of `sample_traces`, so that nothing is left in the repository.
 """
@@ -35,6 +36,7 @@ from staleness_audit.check.figures import FIGURES
 from staleness_audit.check.reported import CANONICAL
 from staleness_audit.rebuild import modules
 from staleness_audit.report.terminal.schema import COLUMNS, GRAINS
+from staleness_audit.simulate.guarantees import table
 from staleness_audit.tables import EVENT_KINDS, SCHEMAS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -251,6 +253,11 @@ def _samples(_: str) -> str:
     return _table((*head, "violating trajectories", "violating tokens"), rows)
 
 
+def _guarantees(_: str) -> str:
+    rows = list(table())
+    return _table(tuple(rows[0]), [tuple(row.values()) for row in rows])
+
+
 GENERATORS: dict[str, Callable[[str], str]] = {
     "output": _output,
     "help": _help,
@@ -265,6 +272,7 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "modes": _modes,
     "losses": _losses,
     "samples": _samples,
+    "guarantees": _guarantees,
 }
 
 

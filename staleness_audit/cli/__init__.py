@@ -16,8 +16,11 @@ from staleness_audit.cli.console import EXIT_USAGE, complain, show_warning
 from staleness_audit.cli.explain import explain
 from staleness_audit.cli.export import export
 from staleness_audit.cli.frameworks import frameworks
+from staleness_audit.cli.prove import prove
 from staleness_audit.cli.report import report
 from staleness_audit.cli.root import app
+from staleness_audit.cli.simulate import simulate
+from staleness_audit.cli.sweep import sweep
 from staleness_audit.cli.tables import ingest, sql
 from staleness_audit.errors import BrokenPlugin
 
@@ -34,6 +37,11 @@ app.command(epilog="Example: staleness-audit compare runs/before runs/after --bo
 app.command(epilog='Example: staleness-audit sql runs/my-run "SELECT step, count(*) FROM uses GROUP BY step"')(sql)
 app.command(epilog="Example: staleness-audit export runs/my-run --format perfetto --output trace.json.gz")(export)
 app.command(epilog="Example: staleness-audit frameworks slime")(frameworks)
+app.command(epilog="Example: staleness-audit prove trl --bound 1")(prove)
+app.command(
+    epilog="Example: staleness-audit simulate areal --bound 2 --workload lognormal:sigma=1.2,group=4 --out run --audit"
+)(simulate)
+app.command(epilog="Example: staleness-audit sweep deadline verl:drop areal --bounds 1,2,4 --out sweep")(sweep)
 
 
 def main() -> None:

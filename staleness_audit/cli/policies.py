@@ -1,0 +1,31 @@
+"""What the commands about simulated policies have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from staleness_audit.errors import AuditError
+
+PolicyArgument = Annotated[
+    str, typer.Argument(metavar="POLICY", help="Name of a staleness control; 'list' shows all with their knobs.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set a knob of the policy; may be given several times."),
+]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", min=1, metavar="B", help="Groups that one published version trains.")
+]
+
+
+def settings(pairs: list[str] | None, option: str = "--set") -> dict[str, str]:
+    """Read ``KEY=VALUE`` pairs of an option; ``AuditError`` if one is not a pair."""
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        key, sign, value = pair.partition("=")
+        if not sign or not key:
+            raise AuditError(f"{option} {pair}: write KEY=VALUE.")
+        found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,173 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
+"""`prove`: what a staleness control guarantees, in every schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from staleness_audit.cli.console import errors, json_text, plain, progress_bar, stdout
+from staleness_audit.cli.options import Format, QuietOption
+from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, settings
+from staleness_audit.errors import AuditError
+
+if TYPE_CHECKING:
+    from staleness_audit.simulate.prove import Proof
+
+
+def prove(
+    policy: PolicyArgument,
+    bound: Annotated[
+        int,
+        typer.Option("--bound", min=0, metavar="N", help="Largest allowed v_train - v_gen; sets the policy's knob."),
+    ] = 1,
+    batch: BatchOption = None,
+    set_: SetOption = None,
+    moves: Annotated[
+        int | None, typer.Option("--moves", min=1, metavar="K", help="Only schedules of at most K moves.")
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Give up after about this long.")] = 50.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write the counterexample there as an event log that can be audited."
+        ),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.terminal,
+    quiet: QuietOption = False,
+) -> None:
+    """Look at every schedule of a staleness control: either all keep the bound, or here is how it is broken.
+
+    Exit code 0 if no schedule breaks the bound, 1 if one does.
+    """
+    with errors():
+        if policy == "list":
+            _list_policies()
+            return
+        from staleness_audit.simulate import prove as prover
+        from staleness_audit.simulate.policies import build
+
+        rules = build(policy, bound=bound, batch=batch, settings=settings(set_), small=True)
+        with progress_bar(quiet) as bar:
+            proof = prover.prove(
+                rules,
+                bound,
+                max_depth=moves,
+                seconds=seconds,
+                progress=(lambda states, depth: bar(states, states, f"states, schedules of {depth} moves"))
+                if bar
+                else None,
+            )
+        written = _write_counterexample(policy, proof, out)
+        if format_ is Format.json:
+            print(json_text(_document(policy, proof, written), indent=2))
+        else:
+            _print_proof(policy, proof, written)
+        raise typer.Exit(0 if proof.search.schedule is None else 1)
+
+
+def _write_counterexample(policy: str, proof: Proof, out: Path | None) -> Path | None:
+    from staleness_audit.simulate.story import write_log
+
+    if out is None or proof.search.schedule is None:
+        return None
+    path = out / f"{policy.replace(':', '-')}-bound{proof.bound}.staleness.jsonl"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_log(proof.policy, policy, proof.search.schedule, proof.bound, path)
+    except OSError as error:
+        raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another --out.") from error
+    return path
+
+
+def _document(policy: str, proof: Proof, written: Path | None) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from staleness_audit.simulate.story import tell
+
+    search, whole = proof.search, proof.whole
+    return {
+        "policy": policy,
+        "knobs": asdict(proof.policy),
+        "bound": proof.bound,
+        "strict": proof.strict,
+        "limit": proof.limit,
+        "at_least": proof.at_least,
+        "states": search.states,
+        "moves": search.depth,
+        "complete": search.closed,
+        "states_for_limit": whole.states,
+        "stalls_after": None if whole.stuck is None else len(whole.stuck),
+        "counterexample": None if search.schedule is None else tell(proof.policy, search.schedule, proof.bound),
+        "log": None if written is None else str(written),
+    }
+
+
+def _print_proof(policy: str, proof: Proof, written: Path | None) -> None:
+    from dataclasses import asdict
+
+    from staleness_audit.simulate.story import tell
+
+    search, stuck = proof.search, proof.whole.stuck
+    knobs = ", ".join(f"{name} = {value}" for name, value in asdict(proof.policy).items())
+    stdout.print()
+    if search.schedule is not None:
+        stdout.print(
+            f" [bold red]BROKEN[/]   {plain(policy)}: a schedule of {search.depth} moves breaks the bound {proof.bound}"
+        )
+    elif search.closed:
+        stdout.print(f" [bold green]KEPT[/]   {plain(policy)}: every schedule keeps the bound {proof.bound}")
+    else:
+        stdout.print(
+            f" [bold yellow]NONE FOUND[/]   {plain(policy)}: no schedule so far breaks the bound {proof.bound}"
+        )
+    stdout.print(f"  {plain(knobs)}")
+    stdout.print()
+    if search.schedule is None:
+        if search.closed:
+            stdout.print(
+                f"No violation in all {search.states:,} reachable states, so in runs of any length with these sizes."
+            )
+            stdout.print(f"The largest staleness that any schedule trains is {proof.limit}.")
+        else:
+            stdout.print(f"No violation in {search.states:,} states up to {search.depth} moves with these sizes.")
+            stdout.print("There are more states, so this is no proof: smaller sizes or more --seconds may decide it.")
+    else:
+        stdout.print(f"A shortest counterexample, among {search.states:,} states:")
+        stdout.print()
+        for line in tell(proof.policy, search.schedule, proof.bound):
+            stdout.print(f"  {plain(line)}")
+        stdout.print()
+        stdout.print(_limit(proof))
+    if stuck is not None:
+        stdout.print(
+            f"It can stall for ever: after {len(stuck)} moves nothing can begin, finish or be trained any more."
+        )
+    if written is not None:
+        stdout.print(f"Event log: {plain(str(written))}; `staleness-audit audit` condemns it.")
+
+
+def _limit(proof: Proof) -> str:
+    if proof.limit == "none":
+        return "True limit: none. A group can stay in flight while versions go on for ever, and is then trained."
+    if proof.limit is None:
+        return f"True limit: at least {proof.at_least}; there are too many states to know."
+    return f"True limit with these sizes: {proof.limit} (all {proof.whole.states:,} states were visited)."
+
+
+def _list_policies() -> None:
+    from dataclasses import fields
+
+    from rich.table import Table
+
+    from staleness_audit.simulate.policies import POLICIES, build
+
+    table = Table(box=None, show_edge=False, pad_edge=False)
+    table.add_column("policy")
+    table.add_column("knobs and their defaults")
+    for name in POLICIES:
+        rules = build(name)
+        table.add_row(name, ", ".join(f"{knob.name} = {getattr(rules, knob.name)}" for knob in fields(rules)))
+    stdout.print(table)

@@ -1,0 +1,98 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
+"""`sweep`: many simulated runs, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from staleness_audit.cli.console import errors, plain, progress_bar, stdout
+from staleness_audit.cli.options import QuietOption
+from staleness_audit.cli.policies import BatchOption, settings
+from staleness_audit.errors import AuditError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+def sweep(
+    policies: Annotated[list[str], typer.Argument(metavar="POLICY...", help="Names of staleness controls, or 'all'.")],
+    bounds: Annotated[str, typer.Option("--bounds", metavar="N,N", help="Bounds to set.")] = "1,2,4",
+    workloads: Annotated[
+        list[str] | None,
+        typer.Option("--workload", metavar="W", help="As for simulate; may be given several times."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=V,V", help="Values of a knob to try; may be given several times."),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, metavar="N", help="Runs of each with different seeds.")] = 1,
+    steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Training steps of each run.")] = 40,
+    batch: BatchOption = None,
+    cost: Annotated[list[str] | None, typer.Option("--cost", metavar="KEY=VALUE", help="As for simulate.")] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Processes; default: one per processor.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where results go; a sweep goes on where it was.")
+    ] = Path("sweep"),
+    quiet: QuietOption = False,
+) -> None:
+    """Simulate a grid of policies, bounds, workloads and knobs; write results.parquet and a page that compares them.
+
+    All policies get equal resources and equal room: admission may lead by the bound.
+    """
+    with errors():
+        from staleness_audit.simulate import sweep as grids
+        from staleness_audit.simulate.page import write_page
+
+        try:
+            wanted = [int(bound) for bound in bounds.split(",")]
+        except ValueError as error:
+            raise AuditError(f"--bounds {bounds}: write numbers, as in 1,2,4.") from error
+        points = list(
+            grids.grid(
+                grids.all_policies() if policies == ["all"] else policies,
+                wanted,
+                workloads or ["lognormal:sigma=1.2,group=4,longest=8192"],
+                steps=steps,
+                batch=32 if batch is None else batch,
+                seeds=range(seeds),
+                settings={knob: values.split(",") for knob, values in settings(set_).items()},
+                costs=settings(cost, "--cost"),
+            )
+        )
+        with progress_bar(quiet) as bar:
+            table = grids.sweep(points, out, workers=workers, progress=bar)
+        write_page(table, out / "sweep.html")
+        _print_sweep(table, out)
+
+
+def _print_sweep(table: pl.DataFrame, out: Path) -> None:
+    from rich.table import Table
+
+    from staleness_audit.simulate.page import means
+
+    shown = Table(box=None, show_edge=False, pad_edge=False)
+    for heading in ("policy", "bound", "tokens/s", "waits", "wasted", "mean", "max", "beyond"):
+        shown.add_column(heading, justify="left" if heading == "policy" else "right")
+    for row in (
+        means(table)
+        .sort("workload", "bound", "trained_tokens_per_s", descending=[False, False, True])
+        .iter_rows(named=True)
+    ):
+        shown.add_row(
+            row["policy"] + (" (stalled)" if row["stalled"] else ""),
+            str(row["bound"]),
+            f"{row['trained_tokens_per_s']:,.0f}",
+            f"{row['trainer_waiting_share']:.0%}",
+            f"{row['wasted_share']:.0%}",
+            f"{row['staleness_mean']:.2f}",
+            str(row["staleness_max"]),
+            f"{row['beyond_share']:.0%}",
+        )
+    stdout.print(shown)
+    stdout.print()
+    stdout.print(f"{table.height} runs: {plain(str(out / 'results.parquet'))} and {plain(str(out / 'sweep.html'))}")

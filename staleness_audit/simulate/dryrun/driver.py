@@ -1,0 +1,149 @@
+"""DryRun-RL's driver: admit, run the instances to the next completion or to the end of training, train."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from staleness_audit.simulate.dryrun.instance import Instance, Request, Roofline
+from staleness_audit.simulate.dryrun.policies import Loop, loop
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """Inputs of a run, by the names of DryRun-RL's configuration."""
+
+    policy: str
+    lengths: Sequence[int]
+    batch_size: int = 8
+    max_staleness: int = 2
+    n_instances: int = 1
+    partial_rollout: bool = True
+    token_budget: int = 8192
+    prompt: int = 512
+    train_s: float = 1.0
+    sync_s: float = 0.0
+    cost: Roofline = field(default_factory=Roofline)
+    knobs: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Outcome:
+    """What a run did: for each step its start, its end and its requests; dropped and cancelled requests."""
+
+    steps: list[tuple[float, float, list[Request]]] = field(default_factory=list)
+    dropped: list[tuple[float, Request]] = field(default_factory=list)
+    admitted: int = 0
+    stalled: bool = False
+
+    def staleness(self) -> list[int]:
+        """Return the true staleness of every consumed request, in order: step minus version of its oldest token."""
+        return [step - request.oldest() for step, (_, _, batch) in enumerate(self.steps) for request in batch]
+
+
+class _Driver:
+    def __init__(self, run: DryRun) -> None:
+        self._run = run
+        self._loop: Loop = loop(run.policy, run.batch_size, run.max_staleness, **run.knobs)
+        self._instances = [Instance(run.cost, run.token_budget) for _ in range(run.n_instances)]
+        self._now = 0.0
+        self.outcome = Outcome()
+
+    def simulate(self, versions: int) -> Outcome:
+        while self._loop.version < versions:
+            self._admit()
+            batch = self._loop.take()
+            if batch is not None:
+                self._train(batch)
+            elif not self._go(None):
+                self.outcome.stalled = True
+                break
+        return self.outcome
+
+    def _admit(self) -> None:
+        run, control = self._run, self._loop
+        for _ in range(max(0, control.quota())):
+            rid = self.outcome.admitted
+            request = Request(rid, run.lengths[rid % len(run.lengths)], control.engine, self._now, run.prompt)
+            self.outcome.admitted += 1
+            control.flying[rid] = request
+            min(self._instances, key=Instance.active).add(request)
+            control.admitted(request)
+
+    def _go(self, deadline: float | None) -> bool:
+        """Run the instances to a deadline, or until a batch is complete; False if nothing could happen."""
+        control = self._loop
+        moved = False
+        while True:
+            plans = [(plan.end, number, plan) for number, i in enumerate(self._instances) if (plan := i.plan())]
+            if not plans:
+                break
+            end, number, plan = min(plans, key=lambda entry: entry[:2])
+            if deadline is not None and end > deadline:
+                break
+            moved = True
+            ended = self._instances[number].carry_out(plan, control.engine)
+            if not ended:
+                continue
+            self._now = end
+            for request in ended:
+                self._complete(request)
+            if deadline is None and control.has_batch():
+                self._align(end)
+                return True
+            if control.quota() > 0:
+                self._align(end)
+                self._admit()
+        if deadline is not None:
+            self._align(deadline)
+            self._now = deadline
+        return moved
+
+    def _complete(self, request: Request) -> None:
+        control = self._loop
+        del control.flying[request.rid]
+        if control.completed(request):
+            control.ready.append(request)
+        else:
+            self.outcome.dropped.append((self._now, request))
+
+    def _align(self, now: float) -> None:
+        for instance in self._instances:
+            if instance.clock < now:
+                instance.advance(now, self._loop.engine)
+
+    def _train(self, batch: list[Request]) -> None:
+        run, control, start = self._run, self._loop, self._now
+        taken = {request.rid for request in batch}
+        control.ready = [request for request in control.ready if request.rid not in taken]
+        # The weights of this step exist, and serve, from its start on.
+        control.version += 1
+        for request in control.updated():
+            self._expire(request)
+        if run.partial_rollout and control.flying:
+            for instance in self._instances:
+                instance.abort()
+            control.aborted()
+        self._admit()
+        end = start + run.train_s + run.sync_s
+        self._go(end)
+        self.outcome.steps.append((start, end, batch))
+
+    def _expire(self, request: Request) -> None:
+        control = self._loop
+        if control.flying.pop(request.rid, None) is not None:
+            for instance in self._instances:
+                instance.remove(request)
+        else:
+            control.ready.remove(request)
+        self.outcome.dropped.append((self._now, request))
+
+
+def simulate(run: DryRun, versions: int) -> Outcome:
+    """Make a run of so many training steps.
+
+    Raises:
+        KeyError: no such policy.
+    """
+    return _Driver(run).simulate(versions)

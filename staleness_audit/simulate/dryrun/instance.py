@@ -1,0 +1,163 @@
+"""DryRun-RL's inference instance: mixed steps while anything waits to be prefilled, else runs of decoding steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Seconds of a step: ``max(floor, step + token * tokens + context * context tokens)``."""
+
+    floor: float = 0.005
+    step: float = 0.001
+    token: float = 0.0001
+    context: float = 1e-7
+
+    def once(self, tokens: int, context: int) -> float:
+        """Return the time of one step."""
+        return max(self.floor, self.step + self.token * tokens + self.context * context)
+
+    def run(self, steps: int, running: int, context: int) -> float:
+        """Return the time of so many decoding steps, in which context grows by ``running`` a step."""
+        first = self.step + self.token * running + self.context * context
+        slope = self.context * running
+        flat = 0
+        if first < self.floor:
+            flat = steps if slope == 0 else min(steps, math.ceil((self.floor - first) / slope))
+        steep = steps - flat
+        return flat * self.floor + steep * (first + slope * flat) + slope * steep * (steep - 1) / 2
+
+
+@dataclass(eq=False)
+class Request:
+    """A request. ``version``: that of the engines at admission (v_traj); ``made``: tokens by version."""
+
+    rid: int
+    target: int
+    version: int
+    dispatched: float
+    prompt: int = 512
+    generated: int = 0
+    prefilled: int = 0
+    made: dict[int, int] = field(default_factory=dict)
+
+    def oldest(self) -> int:
+        """Return the version of its oldest token."""
+        return min(self.made, default=self.version)
+
+    def newest(self) -> int:
+        """Return the version of its newest token."""
+        return max(self.made, default=self.version)
+
+    def gain(self, tokens: int, version: int) -> None:
+        """Make tokens."""
+        if tokens:
+            self.generated += tokens
+            self.made[version] = self.made.get(version, 0) + tokens
+
+
+@dataclass
+class Plan:
+    """The next event of an instance: a mixed step with its chunks, or a run of ``steps`` decoding steps."""
+
+    end: float
+    steps: int
+    chunks: list[tuple[Request, int]]
+
+
+class Instance:
+    """One instance with a clock of its own."""
+
+    def __init__(self, cost: Roofline, budget: int) -> None:
+        self._cost, self._budget = cost, budget
+        self.clock = 0.0
+        self.waiting: list[Request] = []
+        self.running: list[Request] = []
+        self._planned: Plan | None = None  # what ``plan`` said last, while nothing has changed
+
+    def add(self, request: Request) -> None:
+        """Let a request wait."""
+        self.waiting.append(request)
+        self._planned = None
+
+    def remove(self, request: Request) -> None:
+        """Cancel a request, if it is here."""
+        for place in (self.waiting, self.running):
+            if request in place:
+                place.remove(request)
+                self._planned = None
+
+    def active(self) -> int:
+        """Return how many requests it has."""
+        return len(self.waiting) + len(self.running)
+
+    def plan(self) -> Plan | None:
+        """Return the next event; None if there is nothing to do."""
+        if self._planned is None:
+            self._planned = self._plan()
+        return self._planned
+
+    def _plan(self) -> Plan | None:
+        still = [request for request in self.waiting if request.prefilled < request.prompt + request.generated]
+        if len(still) < len(self.waiting):
+            self.running += [r for r in self.waiting if r.prefilled >= r.prompt + r.generated]
+            self.waiting = still
+        if not self.waiting and not self.running:
+            return None
+        context = sum(request.prompt + request.generated for request in self.running)
+        if not self.waiting:
+            steps = min(request.target - request.generated for request in self.running)
+            return Plan(self.clock + self._cost.run(steps, len(self.running), context), steps, [])
+        budget = self._budget - min(len(self.running), self._budget)
+        chunks = []
+        for request in sorted(self.waiting, key=lambda request: (request.dispatched, request.rid)):
+            chunk = min(request.prompt + request.generated - request.prefilled, budget)
+            if chunk <= 0:
+                break
+            chunks.append((request, chunk))
+            budget -= chunk
+        tokens = min(len(self.running), self._budget) + sum(chunk for _, chunk in chunks)
+        return Plan(self.clock + self._cost.once(tokens, context), 1, chunks)
+
+    def carry_out(self, plan: Plan, version: int) -> list[Request]:
+        """Make a planned event happen; return what completed, in running order."""
+        mixed = bool(self.waiting)
+        decoding = self.running[: self._budget] if mixed else self.running
+        for request in decoding:
+            request.gain(plan.steps, version)
+        for request, chunk in plan.chunks:
+            request.prefilled += chunk
+        self.clock = plan.end
+        self._planned = None
+        ended = [request for request in self.running if request.generated >= request.target]
+        if ended:
+            self.running = [request for request in self.running if request.generated < request.target]
+        return ended
+
+    def advance(self, now: float, version: int) -> None:
+        """Go on to ``now`` in whole steps; what is left of the time is lost."""
+        if not self.waiting and self.running:
+            context = sum(request.prompt + request.generated for request in self.running)
+            left = now - self.clock
+            # A completion is an event of its own, also where it would fall on this very time.
+            low, high = 0, max(0, min(request.target - request.generated for request in self.running) - 1)
+            while low < high:
+                middle = (low + high + 1) // 2
+                if self._cost.run(middle, len(self.running), context) <= left:
+                    low = middle
+                else:
+                    high = middle - 1
+            for request in self.running:
+                request.gain(low, version)
+        self.clock = now
+        self._planned = None
+
+    def abort(self) -> None:
+        """Abort everything; tokens are kept, caches are not."""
+        self.waiting = [*self.running, *self.waiting]
+        self.running = []
+        for request in self.waiting:
+            request.prefilled = 0
+        self._planned = None

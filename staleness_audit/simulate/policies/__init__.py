@@ -1,0 +1,126 @@
+"""The policies by name, and how one is set up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from staleness_audit.errors import AuditError
+from staleness_audit.simulate.policies.areal import Areal
+from staleness_audit.simulate.policies.deadline import Deadline
+from staleness_audit.simulate.policies.dressage import Dressage
+from staleness_audit.simulate.policies.nemo_rl import AsyncGrpo, InOrder, ReadyFirst, WeightFifo, Windowed
+from staleness_audit.simulate.policies.openrlhf import Openrlhf
+from staleness_audit.simulate.policies.prime_rl import PrimeRl
+from staleness_audit.simulate.policies.psrl import Psrl
+from staleness_audit.simulate.policies.roll import Roll, RollAgentic
+from staleness_audit.simulate.policies.skyrl import Skyrl
+from staleness_audit.simulate.policies.slime import Slime
+from staleness_audit.simulate.policies.trl import Trl
+from staleness_audit.simulate.policies.verl import VerlFullyAsync, VerlOneStepOff, VerlV1
+from staleness_audit.simulate.policy import Policy
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A policy under its name: the rules, and the knobs that make it this mode."""
+
+    rules: type[Policy]
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
+    """Knobs that ``--bound`` must not set, because the mode is what they say."""
+
+
+POLICIES: Mapping[str, Preset] = MappingProxyType(
+    {
+        "verl:drop": Preset(VerlV1),
+        "verl:wait": Preset(VerlV1, {"max_off_policy_strategy": "wait"}),
+        "verl:null": Preset(VerlV1, {"max_off_policy_threshold": None}, ("max_off_policy_threshold",)),
+        "verl:fully-async": Preset(VerlFullyAsync),
+        "verl:one-step-off": Preset(VerlOneStepOff),
+        "trl": Preset(Trl),
+        "trl:token-budget": Preset(Trl, {"token_budget": True}),
+        "areal": Preset(Areal),
+        "skyrl": Preset(Skyrl),
+        "openrlhf": Preset(Openrlhf),
+        "openrlhf:over-sampling": Preset(Openrlhf, {"oversampling": 2}),
+        "slime": Preset(Slime),
+        "roll": Preset(Roll),
+        "roll:agentic": Preset(RollAgentic),
+        "prime-rl": Preset(PrimeRl),
+        "dressage": Preset(Dressage),
+        "nemo-rl:windowed": Preset(Windowed),
+        "nemo-rl:weight_fifo": Preset(WeightFifo),
+        "nemo-rl:ready_first": Preset(ReadyFirst),
+        "nemo-rl:in_order": Preset(InOrder),
+        "nemo-rl:async_grpo": Preset(AsyncGrpo),
+        "psrl": Preset(Psrl),
+        "psrl:retag": Preset(Psrl, {"retag": True}),
+        "psrl:native-multi-turn": Preset(Psrl, {"native_multi_turn": True}),
+        "deadline": Preset(Deadline),
+    }
+)
+
+
+def build(
+    name: str,
+    *,
+    bound: int | None = None,
+    batch: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    small: bool = False,
+) -> Policy:
+    """Set up a policy.
+
+    Args:
+        name: one of ``POLICIES``.
+        bound: set the framework's own knob to the value whose conversion is this; None leaves its default.
+        batch: groups per published version.
+        settings: knobs to override, by name; texts are read as the knob's type.
+        small: use the sizes of the prover where nothing else is said.
+
+    Raises:
+        AuditError: no such policy or knob, the knobs don't fit, or no value of the knob stands for the bound.
+    """
+    if name not in POLICIES:
+        raise AuditError(f"There is no policy {name!r}; there are: {', '.join(POLICIES)}.")
+    preset = POLICIES[name]
+    knobs: dict[str, Any] = dict(preset.rules.small) if small else {}
+    knobs |= preset.knobs
+    if batch is not None:
+        knobs["batch"] = batch
+    if bound is not None:
+        try:
+            own = preset.rules.knobs_for(bound, knobs.get("batch", preset.rules.batch))
+        except ValueError as error:
+            raise AuditError(f"{name}: {error}.") from error
+        knobs |= {knob: value for knob, value in own.items() if knob not in preset.fixed}
+    policy = preset.rules(**knobs)
+    known = {knob.name: str(knob.type) for knob in fields(policy)}
+    changes: dict[str, Any] = {}
+    for knob, value in (settings or {}).items():
+        if knob not in known:
+            raise AuditError(f"{name} has no knob {knob!r}; there are: {', '.join(known)}.")
+        changes[knob] = _read(name, knob, known[knob], value) if isinstance(value, str) else value
+    policy = replace(policy, **changes)
+    if policy.batch < 1:
+        raise AuditError(f"{name}: a batch has at least one group.")
+    if reason := policy.unfit():
+        raise AuditError(f"{name}: {reason}.")
+    return policy
+
+
+def _read(name: str, knob: str, kind: str, text: str) -> Any:
+    """Read a knob's value from the command line by the knob's annotation."""
+    if "None" in kind and text.lower() in ("none", "null"):
+        return None
+    try:
+        if kind.startswith("bool"):
+            return {"true": True, "false": False, "1": True, "0": False}[text.lower()]
+        if kind.startswith("int"):
+            return int(text)
+        return float(text) if kind.startswith("float") else text
+    except (KeyError, ValueError) as error:
+        raise AuditError(f"{name}: {knob} is of type {kind}, and {text!r} is not.") from error

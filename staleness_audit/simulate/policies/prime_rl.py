@@ -1,0 +1,104 @@
+"""prime-rl: the orchestrator counts shipped batches, looks at start versions in flight and in its sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from staleness_audit.simulate.policy import Policy
+from staleness_audit.simulate.state import Group, State
+
+TARGET_LAG = 1
+
+
+@dataclass(frozen=True)
+class PrimeRl(Policy):
+    """A dispatcher with a gate, a sweep of everything that waits, and batches shipped at most one version early.
+
+    A group here is one trace. ``max_inflight``: the adaptive cap, held constant. ``queue_check``: traces that wait are
+    checked (since PR #3313); without it only version changes in flight count. ``label_race``: the version counter moves
+    before the engines have the weights (between PR #3050 and #3385), so what starts in between is labelled one too new.
+    """
+
+    max_off_policy_steps: int = 8
+    max_inflight: int = 1024
+    queue_check: bool = True
+    label_race: bool = False
+    broadcast_s: float = 1.0
+
+    prompt = True
+    small: ClassVar[Mapping[str, Any]] = {"max_inflight": 3, "batch": 1}
+
+    @classmethod
+    def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
+        """The configured number is the bound."""
+        return {"max_off_policy_steps": bound}
+
+    def horizon(self) -> int:
+        """Start versions are compared with the step being collected, at most two ahead of the trainer."""
+        return self.max_off_policy_steps + 3
+
+    def start(self, state: State) -> None:
+        """``shipped`` is progress.step - 1, ``policy`` the version counter of the orchestrator."""
+        state.marks |= {"shipped": (0,), "policy": (0,)}
+        state.counts |= {"gate": 1, "applying": 0}
+
+    def room(self, state: State) -> int:
+        """L1: the gate is open and the cap leaves room (4.1, rule 1)."""
+        return self.max_inflight - len(state.running) if state.counts["gate"] else 0
+
+    def stamp(self, state: State) -> tuple[int, int]:
+        """The label is the version counter when the group is opened."""
+        return state.marks["policy"][0], 0
+
+    def collect(self, state: State) -> None:
+        """L3: sweep what waits, ship a batch when the version is near enough (4.3, rules 3, 4 and 6)."""
+        while True:
+            (shipped,), (policy,) = state.marks["shipped"], state.marks["policy"]
+            if self.queue_check:
+                for group in [g for g in state.done.values() if g.label < shipped - self.max_off_policy_steps]:
+                    state.drop(group)
+            if len(state.done) < self.batch or policy < shipped - TARGET_LAG:
+                return
+            for group in list(state.done.values())[: self.batch]:
+                state.hold(group)
+            state.marks["shipped"] = (shipped + 1,)
+            self._gate(state)
+
+    def published(self, state: State) -> None:
+        """The trainer broadcasts; the orchestrator's watcher has yet to adopt it."""
+
+    def own(self, state: State) -> tuple[str, ...]:
+        """The watcher adopts a version; the engines apply it."""
+        if state.counts["applying"]:
+            return ("apply",)
+        return ("adopt",) if state.marks["policy"][0] < state.v else ()
+
+    def delay(self, name: str) -> float:
+        """A version is seen at the next poll, and applied after a pause and a transfer."""
+        return self.broadcast_s if name == "adopt" else 0.0
+
+    def move(self, state: State, name: str) -> None:
+        """Adopt: the counter moves and L2 cancels; then the engines are paused, loaded and resumed (4.4)."""
+        if name == "adopt":
+            state.marks["policy"] = (state.marks["policy"][0] + 1,)
+            state.counts["applying"] = 1
+            state.tell("note", state.v, (), f"the orchestrator adopts v{state.marks['policy'][0]} and labels with it")
+            for group in self._doomed(state):
+                state.stop(group)
+            if self.label_race:
+                return
+        state.counts["applying"] = 0
+        (state.serving,) = state.marks["policy"]
+        self._gate(state)
+
+    def _doomed(self, state: State) -> Iterable[Group]:
+        """L2: open groups that started too long before the step being collected (4.2; before #3313: 4.6)."""
+        (shipped,), (policy,) = state.marks["shipped"], state.marks["policy"]
+        newest = shipped if self.queue_check else policy
+        return [group for group in state.running.values() if group.label < newest - self.max_off_policy_steps]
+
+    def _gate(self, state: State) -> None:
+        """L1: closed while more batches were shipped than the version allows (4.1, rule 3)."""
+        state.counts["gate"] = int(state.marks["shipped"][0] - state.marks["policy"][0] <= TARGET_LAG)

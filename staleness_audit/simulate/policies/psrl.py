@@ -1,0 +1,123 @@
+"""PSRL: every request reserves a place in the buffer of a step that its version may still reach."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from staleness_audit.simulate.policy import Policy
+from staleness_audit.simulate.state import Group, State
+
+
+@dataclass(frozen=True)
+class Psrl(Policy):
+    """Reserve the latest place in [u, u + eta], occupy the earliest, consume a buffer when it is full.
+
+    ``label`` is the pinned version u, ``target`` the buffer. One instance serves, which pulls a new version some time
+    after it was pushed. ``retag``: a resumed request is tagged with the version it resumes under, as in releases whose
+    server did so by itself; the tokens it has keep their version. ``native_multi_turn``: later turns are sent without a
+    version, and a second instance that lags behind the first may take them; only the prover makes such turns.
+    """
+
+    staleness: int = 1
+    max_dispatch_ahead: int = 5
+    retag: bool = False
+    native_multi_turn: bool = False
+    pull_s: float = 0.1
+
+    sees = ("label", "target")
+    sorted_done = True
+
+    @classmethod
+    def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
+        """Eta bounds buffer number minus pinned version."""
+        return {"staleness": bound}
+
+    def horizon(self) -> int:
+        """Versions are compared with buffers that are not older than the trainer's."""
+        return self.staleness + 1
+
+    def start(self, state: State) -> None:
+        """What the dispatch gate lets out at version 0."""
+        state.counts["quota"] = (min(self.staleness, self.max_dispatch_ahead) + 1) * self.batch
+        if self.native_multi_turn:
+            state.marks["lagging"] = (0,)
+
+    def _free(self, state: State, buffer: int) -> int:
+        if buffer < state.v + (1 if state.training or state.held else 0):
+            return 0
+        return self.batch - sum(g.target == buffer for g in (*state.running.values(), *state.done.values()))
+
+    def room(self, state: State) -> int:
+        """L1: the dispatch gate, and free places in the buffers that the serving version may reach."""
+        reach = range(state.serving, state.serving + self.staleness + 1)
+        return min(state.counts["quota"], sum(self._free(state, buffer) for buffer in reach))
+
+    def stamp(self, state: State) -> tuple[int, int]:
+        """L1: reserve in the highest buffer with room."""
+        reach = range(state.serving + self.staleness, state.serving - 1, -1)
+        return state.serving, next(buffer for buffer in reach if self._free(state, buffer) > 0)
+
+    def admitted(self, state: State, group: Group) -> None:
+        """The gate counts what was sent, for ever."""
+        state.counts["quota"] -= 1
+
+    def finished(self, state: State, group: Group) -> None:
+        """Occupy: a reservation from an earlier buffer moves into the place left, then the lowest place is taken."""
+        eta, version, place = self.staleness, group.label, group.target
+        state.done[group.id] = group._replace(target=-1)
+        for reserved in sorted(state.running.values(), key=lambda other: (other.target, -other.id)):
+            if version <= reserved.target < place and place - eta <= reserved.label <= place:
+                state.running[reserved.id] = reserved._replace(target=place)
+                break
+        lowest = next((b for b in range(version, version + eta + 1) if self._free(state, b) > 0), place)
+        state.done[group.id] = group._replace(target=lowest)
+
+    def collect(self, state: State) -> None:
+        """L3: wait until the step's own buffer is full; nothing is dropped."""
+        chosen = [group for group in state.oldest_done() if group.target == state.v]
+        if len(chosen) == self.batch:
+            for group in chosen:
+                state.hold(group)
+
+    def published(self, state: State) -> None:
+        """A push; instances have yet to pull it."""
+        state.counts["quota"] += self.batch
+
+    def own(self, state: State) -> tuple[str, ...]:
+        """An instance pulls the newest version; a later turn goes to the one that lags."""
+        possible = ["pull"] if state.serving < state.v else []
+        if self.native_multi_turn:
+            (lagging,) = state.marks["lagging"]
+            if lagging < state.v:
+                possible.append("pull lagging")
+            # A group with a place in a buffer may use any version that still reaches that buffer (selector, rule 3).
+            possible += [
+                f"turn {group.id}"
+                for group in state.running.values()
+                if lagging < group.first and lagging + self.staleness >= group.target
+            ]
+        return tuple(possible)
+
+    def delay(self, name: str) -> float:
+        """The coordinator looks for instances behind at intervals."""
+        return math.inf if name.startswith("turn") else self.pull_s
+
+    def move(self, state: State, name: str) -> None:
+        """Requests are interrupted and go on under the new version, with their old tag or a new one."""
+        if name == "pull lagging":
+            state.marks["lagging"] = (state.v,)
+        elif name.startswith("turn"):
+            group, (lagging,) = state.running[int(name.split()[1])], state.marks["lagging"]
+            state.running[group.id] = group._replace(first=lagging)
+            state.tell("turn", lagging, (state.running[group.id],))
+        else:
+            self._pull(state)
+
+    def _pull(self, state: State) -> None:
+        state.serving = state.v
+        if self.retag and state.running:
+            state.tell("note", state.v, (), f"groups in flight are tagged v{state.v} anew")
+            for group in list(state.running.values()):
+                state.running[group.id] = group._replace(label=state.serving)
