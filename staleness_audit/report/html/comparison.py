@@ -21,7 +21,7 @@ from staleness_audit.report.terminal.verdict import NAMES
 from staleness_audit.report.terminal.words import Words
 
 Data = Mapping[str, Any]
-_TONES = {"yes": "fail", "no": "ok", "unknown": "quiet", "incomparable": "quiet", None: ""}
+_TONES = {"yes": "possible", "no": "ok", "unknown": "quiet", "incomparable": "quiet", None: ""}
 
 
 def render_comparison_page(comparison: Data, base: Path) -> str:
