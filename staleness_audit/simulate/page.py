@@ -16,7 +16,8 @@ COSTS = (
     ("wasted_share", "tokens wasted"),
     ("beyond_share", "trained beyond the bound"),
 )
-SYMBOLS = ("circle-open", "square-open", "diamond-open", "cross-open", "x-open", "triangle-up-open", "star-open")
+# Six symbols and seven colours: no two of 42 policies look alike.
+SYMBOLS = ("circle-open", "square-open", "diamond-open", "cross-open", "triangle-up-open", "star-open")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
