@@ -2,7 +2,7 @@
 # Another interpreter: make test PYTHON=/path/to/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint reformat bench findings docs screenshots clean
+.PHONY: help demo test test-slow lint reformat bench findings docs screenshots clean
 
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -16,7 +16,7 @@ audited = echo; echo "$$ staleness-audit audit sample_traces/$(2)"; $(BIN)/stale
 	code=$$?; echo "exit code $$code"; test $$code -eq $(1) || { echo "but $(1) is true of this run" >&2; exit 1; }
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv and pip was found; name one with PYTHON=..." >&2; exit 1; }
@@ -37,6 +37,9 @@ demo: $(STAMP) ## Audit genuine runs (one passes, two fail, one can't be told) a
 
 test: $(STAMP) ## Lint, then the whole test suite; the tests run although the linters complain
 	@status=0; $(MAKE) --no-print-directory lint || status=$$?; $(BIN)/python -m pytest -n auto || status=$$?; exit $$status
+
+test-slow: $(STAMP) ## The tests that take longer and are left out of `make test`
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: $(STAMP) ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check .
