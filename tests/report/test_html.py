@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
@@ -243,3 +244,13 @@ def test_a_report_of_tables_needs_no_logs(two_step_run):
     (run / "run.staleness.jsonl").unlink()
     done = runner.invoke(app, ["report", "tables", "--bound", "2", "--html", "page.html"])
     assert done.stdout.startswith("page.html: pass")
+
+
+def test_conditions_of_the_gate_are_said(two_step_run):
+    run = str(two_step_run("run"))
+    done = CliRunner().invoke(
+        app, ["audit", run, "--bound", "2", "--fail-if", "violations.tokens > 3", "--html", "page.html"]
+    )
+    assert done.exit_code == 0
+    words = Reader(Path("page.html").read_text(encoding="utf-8")).words()
+    assert "Fails if violations.tokens > 3: not true (violations.tokens is 0)" in words

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from staleness_audit.report.html.figure import WORDS
+from staleness_audit.report.terminal.conditions import condition_lines
 from staleness_audit.report.terminal.verdict import bound_line, gate_line, promise_lines, violation_lines, why
 from staleness_audit.report.terminal.words import duration, is_zero, moment, percent
 
@@ -57,6 +58,7 @@ def verdict(data: Data) -> Verdict:
         else:
             facts += [("Proven violations", proven), ("Possible besides", possible)]
     facts += [("Observed and guaranteed", f"{promise}: {reason}"), ("Gate", gate_line(data))]
+    facts += [(name.capitalize(), text) for name, text in condition_lines(data, WORDS)]
     segments, words = _coverage(
         data["coverage"], any(item["opens"] == "training" for item in data["diagnostics"]["items"])
     )
