@@ -87,15 +87,22 @@ def telling_lines(run: RunFiles, piece: Piece, pattern: str) -> Iterator[tuple[i
     The search runs over a whole block at once, outside the interpreter; ``pattern`` is a regular expression of Rust's
     ``regex`` (no look-around, no back-references), best an alternation of words.
     """
-    for lines in line_frames(run, piece):
-        yield from lines.filter(pl.col("text").str.contains(pattern)).iter_rows()
+    for block in blocks(run, piece):
+        texts = _texts(block)
+        told = texts.str.contains(pattern).arg_true()
+        last = len(texts) - 1
+        for index, text in zip(told.to_list(), texts.gather(told).to_list(), strict=True):
+            yield block.first_line + index, text.rstrip("\r"), block.cut and index == last
 
 
 def line_frames(run: RunFiles, piece: Piece) -> Iterator[pl.DataFrame]:
     """Yield the lines of ``numbered_lines`` as frames of a block each: ``line``, ``text``, ``cut``."""
     for block in blocks(run, piece):
-        texts = pl.Series("text", [block.data.decode("utf-8", errors="replace")]).str.split("\n").explode()
-        lines = texts.str.strip_chars_end("\r").to_frame().with_row_index("line", block.first_line)
-        last = block.first_line + len(texts) - 1
-        frame = lines.select(pl.col("line").cast(pl.Int64), "text", cut=block.cut & (pl.col("line") == last))
-        yield frame if block.cut else frame.head(-1)
+        lines = _texts(block).str.strip_chars_end("\r").to_frame().with_row_index("line", block.first_line)
+        last = block.first_line + len(lines) - 1
+        yield lines.select(pl.col("line").cast(pl.Int64), "text", cut=block.cut & (pl.col("line") == last))
+
+
+def _texts(block: Block) -> pl.Series:
+    data = block.data if block.cut else block.data.removesuffix(b"\n")
+    return pl.Series("text", [data.decode("utf-8", errors="replace")]).str.split("\n").explode()
