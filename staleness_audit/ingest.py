@@ -201,7 +201,7 @@ def _ingest(
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
         return old
-    facts = _finish(run, parser, keys, key, parts_folder, choice)
+    facts = _finish(run, parser, keys, key, parts_folder, choice, inputs)
     return _assemble(run, parser, choice, folder, keys, key, inputs, facts)
 
 
@@ -369,17 +369,42 @@ def _fresh_folder(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _finish(run: RunFiles, parser: Parser, keys: list[str], key: str, parts: Path, choice: plugins.Choice) -> RunFacts:
+def _finish(
+    run: RunFiles,
+    parser: Parser,
+    keys: list[str],
+    key: str,
+    parts: Path,
+    choice: plugins.Choice,
+    inputs: Mapping[str, Any],
+) -> RunFacts:
     """Let the parser join the units; its rows become one more part, named by the key of the whole run."""
     staged = _Staged(parts.parent, _by_table([parts / unit for unit in keys]))
     shutil.rmtree(parts / key, ignore_errors=True)
     with _fresh_folder(parts / key) as folder, PartWriter(folder) as sink:
         for source, why in run.skipped:
             sink.diagnose("note", "file-not-read", f"Not read: {why}.", source=source)
+        for left, read in _left_for_another(run, inputs):
+            sink.diagnose(
+                "error",
+                "one-name-two-files",
+                f"Not read: {read} has the same name and other contents, and was read instead; "
+                "remove the one that is not the run's.",
+                source=left,
+                opens="training",
+            )
         facts = parser.finish(staged, run, sink)
         if facts.dialect is None and choice.detection.dialect is not None:
             facts = dataclasses.replace(facts, dialect=choice.detection.dialect)
     return facts
+
+
+def _left_for_another(run: RunFiles, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield files that no unit reads although one reads another file of their name (``x.log.gz`` beside ``x.log``)."""
+    read = {run.file(source).name: source for source in inputs}
+    for file in run.files:
+        if file.source not in inputs and file.name in read:
+            yield file.source, read[file.name]
 
 
 def _by_table(folders: list[Path]) -> dict[str, list[Path]]:

@@ -6,12 +6,14 @@ import gzip
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
+from helpers.cases import SAMPLES
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import compare, logs, strategies, truth
@@ -246,6 +248,16 @@ def test_a_log_beside_its_compressed_copy_is_read_once(run: Path, read: list[Any
     assert "only repeats w.staleness.jsonl" in notes["w.staleness.jsonl.gz"]
     assert "only repeats w.staleness.jsonl" in notes["w.staleness.jsonl.zst"]
     assert document["violations"] == alone["violations"]
+
+
+def test_of_two_files_with_one_name_the_one_left_unread_is_named(tmp_path: Path) -> None:
+    """Nothing tells which of them the run wrote, so what it would have said is missing."""
+    shutil.copytree(SAMPLES / "prime-rl" / "queue_unenforced_bound1" / "run", tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 99}\n')
+    document = answer(tmp_path / "run")
+    (found,) = [item for item in document["diagnostics"]["items"] if item["code"] == "one-name-two-files"]
+    assert {found["source"], found["message"].split()[2]} == {"metrics.jsonl", "metrics.jsonl.zst"}
+    assert document["violations"]["trajectories"]["hi"] is None
 
 
 def test_a_longer_compressed_copy_is_the_one_that_is_read(run: Path) -> None:
