@@ -25,3 +25,7 @@ class BrokenPlugin(UserWarning):
 
 class OptionalReaderMissing(AuditError):
     """An input needs an extra that is not installed."""
+
+
+class SeveralRuns(AuditError):
+    """The folder holds several runs side by side."""

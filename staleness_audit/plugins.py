@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 import warnings
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 
-from staleness_audit.discovery import RunFiles
-from staleness_audit.errors import BrokenPlugin, NothingRecognised, SeveralFrameworks
+from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.errors import BrokenPlugin, NothingRecognised, SeveralFrameworks, SeveralRuns
 from staleness_audit.parser import Detection, Parser
 
 GROUP = "staleness_audit.parsers"
@@ -49,6 +52,7 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
     Raises:
         NothingRecognised: no parser recognises the files (or none has the given name).
         SeveralFrameworks: several do and none of them refines all others.
+        SeveralRuns: the files look like those of several runs side by side.
     """
     known = parsers() if among is None else among
     if framework is not None:
@@ -62,7 +66,14 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
     refined = {coarse for name in candidates for coarse in known[name].card.refines}
     finest = [name for name in candidates if name not in refined]
     if len(finest) == 1:
-        return Choice(known[finest[0]], candidates[finest[0]])
+        parser = known[finest[0]]
+        if runs := several_runs(run, parser):
+            raise SeveralRuns(
+                f"{run.root}: {', '.join(runs[:4])}{' ...' if len(runs) > 4 else ''} each hold {parser.name} logs of "
+                "the same names, as runs of their own do. Audit each by itself; if they are attempts of one run, say "
+                f"--framework {parser.name}."
+            )
+        return Choice(parser, candidates[finest[0]])
     if finest:
         listed = "; ".join(f"{name} ({candidates[name].evidence[0]})" for name in finest)
         raise SeveralFrameworks(f"{run.root}: files of several frameworks: {listed}. Choose one with --framework.")
@@ -71,3 +82,33 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
         f"{run.root}: none of its {len(run.files)} files belongs to a known log format. Looked for {wanted}. "
         "Give the run's own output directory, or name the format with --framework."
     )
+
+
+def several_runs(run: RunFiles, parser: Parser) -> list[str]:
+    """Folders side by side that look like runs of their own: the parser recognises each by files that another has too.
+
+    What one run keeps in several folders (rollouts here, training there) has different names, but for files that are
+    named by a number only.
+    """
+    if getattr(parser, "folders_belong_together", False):
+        return []
+    folders: dict[str, dict[str, RunFile]] = {}
+    above = _shared_folder(run)
+    for file in run.files:
+        folder, _, name = file.name.removeprefix(above).partition("/")
+        if name and not re.fullmatch(r"\d+\.\w+", name):
+            folders.setdefault(folder, {})[name] = file
+    counts = Counter(name for files in folders.values() for name in files)
+    found = []
+    for folder, files in folders.items():
+        shared = tuple(file for name, file in files.items() if counts[name] > 1)
+        detection = parser.detect(replace(run, files=shared)) if shared else None
+        if detection and detection.strong:
+            found.append(above + folder)
+    return found if len(found) > 1 else []
+
+
+def _shared_folder(run: RunFiles) -> str:
+    """The folder that all files are in, with a slash at its end, or nothing."""
+    shared = os.path.commonpath([os.path.dirname(file.name) for file in run.files])  # noqa: PTH120 - no path of a disk
+    return f"{shared}/" if shared else ""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+from helpers.cases import SAMPLES
 from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
@@ -88,6 +90,18 @@ def test_several_runs_exit_with_the_gravest_code(two_step_run):
     assert "nowhere" in result.stderr
     # The readable ones are reported all the same, and summed up.
     assert "FAIL" in result.stdout and "PASS" in result.stdout and "Summary" in result.stdout
+
+
+def test_several_runs_in_one_folder_are_not_taken_for_one(tmp_path):
+    """Both console logs would be read as those of one run, whose verdict neither deserves."""
+    for name in ("q1-normal", "q1-oversample"):
+        shutil.copytree(SAMPLES / "openrlhf" / name / "run", tmp_path / "runs" / name)
+    done = run("audit", tmp_path / "runs")
+    assert done.exit_code == 2
+    assert "q1-normal, q1-oversample each hold openrlhf logs of the same names" in " ".join(done.stderr.split())
+    assert run("audit", tmp_path / "runs" / "q1-normal").exit_code == 0
+    # Rollouts here and training there, both numbered from 0, are one run.
+    assert run("audit", SAMPLES / "slime" / "fully_async_balanced" / "run", "--bound", "3").exit_code == 0
 
 
 def test_exit_zero_does_not_hide_unreadable_input(two_step_run):

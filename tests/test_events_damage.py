@@ -207,9 +207,9 @@ def test_a_repeated_file_counts_once(tmp_path: Path) -> None:
     assert data["tokens"]["trained"] == {"lo": 20, "hi": 20}
 
 
-def test_a_file_and_its_compressed_copy_are_not_counted_twice(tmp_path: Path) -> None:
+def test_a_file_and_its_compressed_copy_of_another_name_are_not_counted_twice(tmp_path: Path) -> None:
     with pytest.raises(AuditError, match="occurs in more than one file"):
-        report(tmp_path, joined(RAW), gzip.compress(joined(RAW)), names=(NAME, "w.staleness.jsonl.gz"))
+        report(tmp_path, joined(RAW), gzip.compress(joined(RAW)), names=(NAME, "copy.staleness.jsonl.gz"))
 
 
 def test_headers_that_state_different_bounds_are_noticed(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class EventsParser:
 
     name = "events"
     version = "1"
+    folders_belong_together = True  # writers and attempts are named in the files
     uses_processes = False  # DuckDB already works on all cores
     card = Card(
         title="Canonical event log",
