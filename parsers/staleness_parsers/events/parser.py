@@ -30,7 +30,7 @@ class EventsParser:
     """Reads canonical event logs; see the module's docstring."""
 
     name = "events"
-    version = "1"
+    version = "2"
     uses_processes = False  # DuckDB already works on all cores
     card = Card(
         title="Canonical event log",
