@@ -125,7 +125,7 @@ def _write(descriptor: int, data: bytes) -> tuple[int, OSError | None]:
     written = 0
     try:
         written = os.write(descriptor, data)
-        while written < len(data):
+        while written < len(data):  # a disk filling up, or more than 2 GiB
             written += os.write(descriptor, memoryview(data)[written:])
     except OSError as error:
         return written, error

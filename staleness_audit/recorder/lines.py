@@ -12,7 +12,7 @@ FORMAT = "staleness-events/1"
 PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types that can't change after the call and are written as they are."""
 
-_WORDS = ("trajectory_id", "group_id", "role", "reason", "worker")
+_WORDS = frozenset({"trajectory_id", "group_id", "role", "reason", "worker"})
 _TIMES = ("ts", "started", "ended")
 
 _dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
@@ -44,11 +44,14 @@ def event_line(kind: str, number: int, fields: dict[str, Any]) -> bytes:
 
     Raises ``ValueError`` if a count or version is not finite: null would not say "unknown" but claim the default.
     """
-    event = {"kind": kind, "n": number}
-    event.update((name, value) for name, value in fields.items() if value is not None and name not in ("kind", "n"))
-    for name in _WORDS:
-        if name in event and event[name].__class__ is not str:
-            event[name] = str(event[name])
+    for name, value in fields.items():
+        if value is None or (name in _WORDS and value.__class__ is not str):
+            fields = {
+                name: str(value) if name in _WORDS else value for name, value in fields.items() if value is not None
+            }
+            break
+    event = {"kind": kind, "n": number, **fields}
+    event["kind"], event["n"] = kind, number  # these two are not the caller's to choose
     try:
         return (_dumps(event) + "\n").encode()
     except ValueError:  # rare: a lone surrogate, NaN or infinity

@@ -203,11 +203,12 @@ class Recorder:
                 with self._lock:
                     batch, self._buffer = self._buffer, []
                     idle = not batch and (self._ended or not (self._files.begun or self._dropped or self._failed))
-                    if not idle:
-                        batch.append(("end", next(self._numbers), {"unwritten": self._dropped + self._failed or None}))
+                    number = 0 if idle else next(self._numbers)
                     # A late event that a kill could still take from the buffer would be missed behind an end line.
                     self._direct = True
                 self._write(batch)
+                if number:
+                    self._write([("end", number, {"unwritten": self._dropped + self._failed or None})])
                 self._files.close()
             _recorders.discard(self)
             self._known = False
@@ -226,20 +227,20 @@ class Recorder:
                 self._fail(1, unfit)
         if not lines:
             return
-        data = b"".join(lines)
+        data = lines[0] if len(lines) == 1 else b"".join(lines)
         ends = batch[-1][0] == "end"
-        written, error = self._append(data)
-        self._ended = ends and error is None
-        whole = data.count(b"\n", 0, written) - self._ended
-        self._written += whole
-        if error is not None:
-            self._fail(len(lines) - ends - whole, error)
-
-    def _append(self, data: bytes) -> tuple[int, Exception | None]:
+        written = 0
+        error: Exception | None
         try:
-            return self._files.append(data)
-        except Exception as error:
-            return 0, error
+            written, error = self._files.append(data)
+        except Exception as refused:
+            error = refused
+        self._ended = ends and error is None
+        whole = len(lines) - ends
+        if error is not None:
+            whole = data.count(b"\n", 0, written)
+            self._fail(len(lines) - ends - whole, error)
+        self._written += whole
 
     def _make_known(self) -> None:
         """Be closed at the exit of this process, and begin anew in its forks."""
