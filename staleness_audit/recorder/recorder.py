@@ -155,8 +155,7 @@ class Recorder:
                     break
             self._record(kind, fields)
         except Exception as error:
-            next(self._numbers)  # its gap; one too many if it had its number already does no harm
-            self._fail(1, error)
+            self.missed(error)
 
     def _record(self, kind: str, fields: dict[str, Any]) -> None:
         if not self._known:
@@ -170,7 +169,17 @@ class Recorder:
             if kept:
                 return
         with self._writing:
-            self._write([(kind, next(self._numbers), fields)])
+            number = next(self._numbers)
+            try:
+                _, error = self._files.append(event_line(kind, number, fields))
+            except Exception as refused:
+                self._fail(1, refused)
+                return
+            if error is None:
+                self._written += 1
+                self._ended = False
+            else:
+                self._fail(1, error)
 
     def _keep(self, kind: str, fields: dict[str, Any]) -> bool:
         """Put an event into the buffer, or count it if there is no room; return whether it is the first one there."""
@@ -185,6 +194,11 @@ class Recorder:
         if len(buffer) == self._capacity >> 1:
             self._hurry.set()
         return len(buffer) == 1
+
+    def missed(self, error: Exception) -> None:
+        """Something happened that could not be made an event (an adapter met what it does not know): leave a gap."""
+        next(self._numbers)
+        self._fail(1, error)
 
     def flush(self) -> None:
         """Write what is buffered, now."""
@@ -227,7 +241,7 @@ class Recorder:
                 self._fail(1, unfit)
         if not lines:
             return
-        data = lines[0] if len(lines) == 1 else b"".join(lines)
+        data = b"".join(lines)
         ends = batch[-1][0] == "end"
         written = 0
         error: Exception | None
