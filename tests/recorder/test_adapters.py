@@ -59,7 +59,7 @@ def test_a_response_is_exact_if_no_update_can_lie_in_it(tmp_path: Path) -> None:
 
 
 def test_a_response_over_an_update_is_an_interval(tmp_path: Path) -> None:
-    """Sent at v3, finished at v5: its tokens are of v3 to v5, in that order. Without the first, of anything up to v5."""
+    """Sent at v3, finished at v5: its tokens are of v3 to v5, in that order; not knowing the first, of up to v5."""
     response = chat("5", [{}], 12)
     between = {"trajectory_id": "t", "tokens": 12, "version_lo": 3, "version_hi": 5, "monotone": True}
     assert taken(tmp_path / "since", response, since=3) == [between]
@@ -239,7 +239,7 @@ def test_trl_without_token_versions_leaves_open_what_trl_does_not_know(tmp_path:
 
 @pytest.mark.usefixtures("_transformers")
 def test_trl_drops_are_recorded(tmp_path: Path) -> None:
-    """Bound 0: groups 0 and 1 are taken at label 1; group 2 (label 1) at label 2 is stale, and so is group 3 at once."""
+    """Bound 0: groups 0 and 1 are taken at label 1; at label 2 group 2 (label 1) is stale, group 3 is not."""
     record = Recorder(tmp_path / "run", bound=0)
     recorded(Trainer, record, spans=lambda row: [{"versions": row.true}])(ROWS, 0, 2).train()
     data = audit(tmp_path / "run").data
@@ -249,7 +249,7 @@ def test_trl_drops_are_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("_transformers")
 def test_a_trl_that_works_otherwise_is_not_audited_as_if_it_did_not(tmp_path: Path) -> None:
-    """A collator that gets copies of the rows: which ones were trained is not known, training goes on, nothing passes."""
+    """A collator that gets copies: which rows were trained is not known, training goes on, nothing passes."""
 
     class Copying(Trainer):
         copies = True
