@@ -147,7 +147,8 @@ class Trainer:
 
     def get_train_dataloader(self) -> Any:
         rows = self.rollout_queue
-        return types.SimpleNamespace(collate_fn=lambda examples: examples[0], rows=rows)
+        inner = types.SimpleNamespace(collate_fn=lambda examples: examples[0])
+        return types.SimpleNamespace(base_dataloader=inner, rows=rows)
 
     def micro_batches(self) -> Any:
         loader = self.get_train_dataloader()
@@ -162,7 +163,7 @@ class Trainer:
             tokens = sample.input_ids.copy() if self.copies else sample.input_ids
             batch.append({"input_ids": tokens, "true": sample.true})
             if len(batch) == 2:
-                yield loader.collate_fn([[types.SimpleNamespace(samples=batch)]])
+                yield loader.base_dataloader.collate_fn([[types.SimpleNamespace(samples=batch)]])
                 batch = []
 
     def training_step(self, inputs: Any) -> None:

@@ -63,13 +63,15 @@ def recorded(
                 loader = super().get_train_dataloader()
             finally:
                 self.rollout_queue = queue
-            collate = loader.collate_fn
+            # Accelerate's loader stands around the one that collates.
+            inner = getattr(loader, "base_dataloader", loader)
+            collate = inner.collate_fn
 
             def noted(examples: Any) -> Any:
                 self._steps.collated(examples)
                 return collate(examples)
 
-            loader.collate_fn = noted
+            inner.collate_fn = noted
             return loader
 
         def training_step(self, *arguments: Any, **options: Any) -> Any:
