@@ -185,7 +185,7 @@ def wait_for_threads() -> None:
 def test_eight_processes_lose_and_double_nothing(tmp_path: Path) -> None:
     record = Recorder(tmp_path / "run", "soak", bound=2, rotate_bytes=1 << 18)
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=soak, args=(record, number, 20.0)) for number in range(8)]
+    workers = [context.Process(target=soak, args=(record, number, 6.0)) for number in range(8)]
     for worker in workers:
         worker.start()
     for worker in workers:
