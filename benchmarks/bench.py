@@ -1,9 +1,10 @@
 """Benchmarks of the audit, as ratios measured in one run; writes RESULTS.md beside this file.
 
-    python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3] [--only events|frameworks]
+    python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
+        [--only events|frameworks|recorder]
 
-On canonical logs the whole audit is measured, on the artifacts of each framework the reading (``frameworks.py``); with
-``--only`` the other half of RESULTS.md stays as it is.
+On canonical logs the whole audit is measured, on the artifacts of each framework the reading (``frameworks.py``), of
+the recorder what it costs its caller (``recorder.py``); with ``--only`` the other parts of RESULTS.md stay.
 
 Every command runs as its own process, alternating with those it is compared with; the fastest repetition counts.
 Memory is the peak resident set of the process. Logs are generated once into ``benchmarks/data`` (ignored by git).
@@ -23,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import frameworks
+import recorder
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
 FRAMEWORKS = "## Artifacts of the frameworks"
+RECORDER = "## The recorder"
 
 
 @dataclass(frozen=True)
@@ -110,14 +113,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--megabytes", type=int, default=32, help="size of each framework's artifact")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", choices=("events", "frameworks"))
+    parser.add_argument("--only", choices=("events", "frameworks", "recorder"))
     options = parser.parse_args()
-    above, _, below = (HERE / "RESULTS.md").read_text().partition(FRAMEWORKS)
-    if options.only != "frameworks":
-        above = "\n".join(measure_events(options))
-    if options.only != "events":
-        below = "\n".join(measure_frameworks(options))
-    (HERE / "RESULTS.md").write_text(f"{above.strip()}\n\n{FRAMEWORKS}\n\n{below.strip()}\n")
+    logs, _, rest = (HERE / "RESULTS.md").read_text().partition(FRAMEWORKS)
+    artifacts, _, recording = rest.partition(RECORDER)
+    if options.only in (None, "events"):
+        logs = "\n".join(measure_events(options))
+    if options.only in (None, "frameworks"):
+        artifacts = "\n".join(measure_frameworks(options))
+    if options.only in (None, "recorder"):
+        recording = "\n".join([*recorder.measure_all(options.repeat), "", f"{_machine()}."])
+    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording]
+    (HERE / "RESULTS.md").write_text("\n\n".join(part.strip() for part in parts) + "\n")
     print((HERE / "RESULTS.md").read_text())
 
 

@@ -9,7 +9,7 @@ import polars as pl
 from staleness_audit.discovery import RunFile
 from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
 from staleness_parsers.events.columns import FORMAT, whole_number
-from staleness_parsers.events.numbering import intact
+from staleness_parsers.events.numbering import intact, pieces_by_writer
 
 
 def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
@@ -23,7 +23,7 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
     bound = min(bounds, default=None)
     framework = str(first.get("framework") or "events")
     config = first.get("config") if isinstance(first.get("config"), dict) else {}
-    whole = len(headers) == files and intact(staged)
+    whole = len(headers) == files and intact(staged, headers)
     attempts = _attempts(staged, headers, whole)
     if len(headers) < files:
         # The file may be that of another attempt, which would have rolled back any step.
@@ -41,7 +41,7 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
         ),
         guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
         attempts=attempts,
-        signs=_signs(staged),
+        signs=_signs(staged, headers),
         undone=not whole,
         hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')]
         if bound is None
@@ -80,14 +80,15 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], who
     return attempts
 
 
-def _signs(staged: Staged) -> list[Sign]:
-    pieces = (
-        staged.scan("numbering").filter(pl.col("n_end").is_not_null()).collect() if staged.has("numbering") else None
-    )
-    files = staged.scan("numbering").select(pl.col("source").n_unique()).collect().item() if pieces is not None else 0
-    if pieces is None or not files or pieces["source"].n_unique() < files:
+def _signs(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> list[Sign]:
+    """A run is over when every writer, in the last of its files, has said so."""
+    pieces = pieces_by_writer(staged, headers) if staged.has("numbering") else None
+    if pieces is None:
         return []
-    last = pieces.row(-1, named=True)
+    ends = pieces.filter(pl.col("n_end").is_not_null())
+    if not ends.height or ends["writer"].n_unique() < pieces["writer"].n_unique():
+        return []
+    last = ends.row(-1, named=True)
     return [Sign("finished", None, "every writer closed its log with an end line", last["source"], last["last_line"])]
 
 

@@ -40,16 +40,7 @@ def check_numbering(
     """Every writer's lines must be numbered without gaps from 1 (or 0) to the number of its end line."""
     if not staged.has("numbering"):
         return
-    # A writer may start counting anew in every attempt.
-    writers = {
-        file.source: f"{header['writer']} of attempt {whole_number(header.get('attempt')) or 0}"
-        for file, header in headers
-        if header.get("writer")
-    }
-    pieces = staged.scan("numbering").sort("source", "first_line").collect()
-    for (writer,), own in pieces.with_columns(
-        pl.col("source").replace_strict(writers, default=pl.col("source")).alias("writer")
-    ).group_by("writer", maintain_order=True):
+    for (writer,), own in pieces_by_writer(staged, headers).group_by("writer", maintain_order=True):
         ranges = own.filter(pl.col("n_min").is_not_null()).sort("n_min")
         source, last_line = own["source"][-1], own["last_line"].max()
         if (ranges["n_min"] <= ranges["n_max"].shift(1)).any() and (repeat := _first_repeat(staged, ranges)):
@@ -107,15 +98,27 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
         )
 
 
-def intact(staged: Staged) -> bool:
+def pieces_by_writer(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> pl.DataFrame:
+    """Return the numbering of every piece with its ``writer``, who may have written several files one after another.
+
+    A writer may start counting anew in every attempt. Without a name it is its file.
+    """
+    writers = {
+        file.source: f"{header['writer']} of attempt {whole_number(header.get('attempt')) or 0}"
+        for file, header in headers
+        if header.get("writer")
+    }
+    pieces = staged.scan("numbering").sort("source", "first_line").collect()
+    return pieces.with_columns(pl.col("source").replace_strict(writers, default=pl.col("source")).alias("writer"))
+
+
+def intact(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]]) -> bool:
     """Whether no line is missing anywhere, so that the first step seen of an attempt is its first step."""
     if not staged.has("numbering"):
         return True
-    pieces = staged.scan("numbering").collect()
-    per_file = pieces.group_by("source").agg(
-        pl.col("n_min").min(), pl.col("n_max").max(), pl.col("n_end").max(), pl.col("numbers").sum()
-    )
+    by_writer = pieces_by_writer(staged, headers).group_by("writer")
+    ranges = by_writer.agg(pl.col("n_min").min(), pl.col("n_max").max(), pl.col("n_end").max(), pl.col("numbers").sum())
     whole = (pl.col("n_max") - pl.min_horizontal("n_min", 1.0) + 1 == pl.col("numbers")) & (
         pl.col("n_end") == pl.col("n_max")
     )
-    return bool(per_file.select(whole.fill_null(False).all()).item())
+    return bool(ranges.select(whole.fill_null(False).all()).item())

@@ -30,7 +30,7 @@ class EventsParser:
     """Reads canonical event logs; see the module's docstring."""
 
     name = "events"
-    version = "1"
+    version = "2"
     folders_belong_together = True  # writers and attempts are named in the files
     uses_processes = False  # DuckDB already works on all cores
     card = Card(
