@@ -2,7 +2,8 @@
 
 A run is a directory or a single file. Files are known by their path relative to the run, with ``/`` between parts;
 a compressed log (``.gz``, ``.zst``) goes by the name it has without that suffix. Nothing outside the run directory is
-read: links that lead out of it, and anything that is not a regular file, are listed in ``RunFiles.skipped``.
+read: links that lead out of it, and anything that is not a regular file, are listed in ``RunFiles.skipped``;
+files that only repeat another in ``RunFiles.repeated``.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ class RunFiles:
     files: tuple[RunFile, ...]
     is_directory: bool = True
     skipped: tuple[tuple[str, str], ...] = ()
+    repeated: tuple[tuple[str, str], ...] = ()
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
     assume: dict[str, str] = field(default_factory=dict)
 
@@ -325,11 +327,12 @@ def discover(path: Path) -> RunFiles:
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
     _walk(path.resolve(), "", files, skipped)
-    listed = tuple(sorted(_once(files, skipped), key=lambda file: natural(file.source)))
-    return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)))
+    repeated: list[tuple[str, str]] = []
+    listed = tuple(sorted(_once(files, repeated), key=lambda file: natural(file.source)))
+    return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)), repeated=tuple(sorted(repeated)))
 
 
-def _once(files: list[RunFile], skipped: list[tuple[str, str]]) -> list[RunFile]:
+def _once(files: list[RunFile], repeated: list[tuple[str, str]]) -> list[RunFile]:
     """Leave out files that only repeat another of the same name (``x.log.gz`` beside ``x.log``), or its beginning."""
     by_name: dict[str, list[RunFile]] = {}
     for file in files:
@@ -339,7 +342,7 @@ def _once(files: list[RunFile], skipped: list[tuple[str, str]]) -> list[RunFile]
         alike.sort(key=lambda file: (file.compressed, file.source))
         while len(alike) > 1 and (longer := _longer(alike[0], alike[-1])):
             shorter = alike.pop() if longer is alike[0] else alike.pop(0)
-            skipped.append((shorter.source, f"it only repeats {longer.source}, which is read"))
+            repeated.append((shorter.source, f"it only repeats {longer.source}, which is read"))
         kept += alike
     return kept
 

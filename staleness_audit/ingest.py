@@ -196,7 +196,15 @@ def _ingest(
     parts_folder.mkdir(exist_ok=True)
     units, keys = _read_units(run, parser, parts_folder, workers, progress)
     inputs = _inputs(run, units)
-    key = _digest([_identity(parser), keys, sorted(run.skipped), sorted(file.source for file in run.files), run.assume])
+    key = _digest(
+        [
+            _identity(parser),
+            keys,
+            sorted(run.skipped + run.repeated),
+            sorted(file.source for file in run.files),
+            run.assume,
+        ]
+    )
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
@@ -382,8 +390,17 @@ def _finish(
     staged = _Staged(parts.parent, _by_table([parts / unit for unit in keys]))
     shutil.rmtree(parts / key, ignore_errors=True)
     with _fresh_folder(parts / key) as folder, PartWriter(folder) as sink:
-        for source, why in run.skipped:
+        for source, why in run.repeated:
             sink.diagnose("note", "file-not-read", f"Not read: {why}.", source=source)
+        for source, why in run.skipped:
+            holds = _could_hold_logs(run, source, inputs)
+            sink.diagnose(
+                "warning" if holds else "note",
+                "file-not-read",
+                f"Not read: {why}.{' If it holds logs of the run, copy them into it.' if holds else ''}",
+                source=source,
+                opens="training" if holds else None,
+            )
         for left, read in _left_for_another(run, inputs):
             sink.diagnose(
                 "error",
@@ -397,6 +414,13 @@ def _finish(
         if facts.dialect is None and choice.detection.dialect is not None:
             facts = dataclasses.replace(facts, dialect=choice.detection.dialect)
     return facts
+
+
+def _could_hold_logs(run: RunFiles, source: str, inputs: Mapping[str, Any]) -> bool:
+    """Whether what was not read could be a folder, or a file of a kind that was read elsewhere in the run."""
+    suffixes = {Path(run.file(read).name).suffix for read in inputs}
+    suffix = Path(source.removesuffix(".gz").removesuffix(".zst")).suffix
+    return suffix in suffixes or (run.root / source).is_dir()
 
 
 def _left_for_another(run: RunFiles, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

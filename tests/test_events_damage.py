@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,17 @@ def test_a_repeated_file_counts_once(tmp_path: Path) -> None:
 def test_a_file_and_its_compressed_copy_of_another_name_are_not_counted_twice(tmp_path: Path) -> None:
     with pytest.raises(AuditError, match="occurs in more than one file"):
         report(tmp_path, joined(RAW), gzip.compress(joined(RAW)), names=(NAME, "copy.staleness.jsonl.gz"))
+
+
+def test_what_holds_no_event_at_all_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AuditError, match=r"no line of w\.staleness\.jsonl is a header or an event"):
+        report(tmp_path, random.Random(0).randbytes(5000))
+
+
+def test_a_header_of_another_format_forbids_a_pass(tmp_path: Path) -> None:
+    data = report(tmp_path, joined(RAW).replace(b"staleness-events/1", b"staleness-events/2"))
+    assert said(data, "other-format") == [(NAME, 1)]
+    assert is_open(data)
 
 
 def test_headers_that_state_different_bounds_are_noticed(tmp_path: Path) -> None:

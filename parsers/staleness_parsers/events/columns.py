@@ -110,5 +110,6 @@ def header_of(data: bytes) -> dict[str, Any] | None:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return the value if it is a whole number (and no boolean), else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return the value if it is a whole number (and no boolean) that fits into a table, else None."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and -(2**31) <= value < 2**31 else None

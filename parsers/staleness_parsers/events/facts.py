@@ -15,7 +15,9 @@ from staleness_parsers.events.numbering import intact, pieces_by_writer
 def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
     """Take bound, configuration and attempts from the headers; ``files`` is how many files there are."""
     first = headers[0][1] if headers else {}
-    bounds = {header["bound"] for _, header in headers if whole_number(header.get("bound")) is not None}
+    _report_headers(headers, sink)
+    stated = [whole_number(header.get("bound")) for _, header in headers]
+    bounds = {bound for bound in stated if bound is not None and bound >= 0}
     if len(bounds) > 1:
         sink.diagnose(
             "warning", "bounds-differ", f"The headers state different bounds {sorted(bounds)}; the smallest is used."
@@ -24,7 +26,7 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
     framework = str(first.get("framework") or "events")
     config = first.get("config") if isinstance(first.get("config"), dict) else {}
     whole = len(headers) == files and intact(staged, headers)
-    attempts = _attempts(staged, headers, whole)
+    attempts = _attempts(staged, headers, whole, sink)
     if len(headers) < files:
         # The file may be that of another attempt, which would have rolled back any step.
         attempts.append(Attempt(max(attempt.attempt for attempt in attempts) + 1, None, -1))
@@ -51,13 +53,46 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
     )
 
 
-def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], whole: bool) -> list[Attempt]:
+def _report_headers(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> None:
+    """Say which header fields are no whole numbers; what they would have said is not known."""
+    for file, header in headers:
+        for name, lowest in (("bound", 0), ("attempt", 0), ("resumed_after", -1), ("groups_per_step", 1)):
+            number = whole_number(header.get(name))
+            if header.get(name) is not None and (number is None or number < lowest):
+                sink.diagnose(
+                    "error",
+                    "bad-header",
+                    f"The header's {name} is no whole number from {lowest} on; it was left out.",
+                    source=file.source,
+                    line=1,
+                    opens="training",
+                )
+
+
+def _stated_attempts(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> dict[int, set[int]]:
+    """By attempt, the steps after which headers say that it resumed; not every writer says so."""
+    stated: dict[int, set[int]] = {}
+    for file, header in headers:
+        attempt, resumed = whole_number(header.get("attempt")), whole_number(header.get("resumed_after"))
+        if attempt is not None:
+            steps = stated.setdefault(attempt, set())
+            if resumed is not None:
+                steps.add(resumed)
+            if len(steps) > 1:
+                sink.diagnose(
+                    "error",
+                    "attempts-differ",
+                    f"Headers of attempt {attempt} say that it resumed after different steps: {sorted(steps)}.",
+                    source=file.source,
+                    line=1,
+                    opens="training",
+                )
+    return stated
+
+
+def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], whole: bool, sink: Sink) -> list[Attempt]:
     """Attempts by the headers (``attempt``, ``resumed_after``), else by the first step that each one is seen to take."""
-    stated = {
-        attempt: whole_number(header.get("resumed_after"))
-        for _, header in headers
-        if (attempt := whole_number(header.get("attempt"))) is not None
-    }
+    stated = _stated_attempts(headers, sink)
     seen: dict[int, tuple[int | None, float | None, float | None]] = {}
     if staged.has("attempt_steps"):
         frame = (
@@ -69,8 +104,8 @@ def _attempts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], who
     attempts = []
     for number in sorted({0, *stated, *seen}):
         first_step, started, ended = seen.get(number, (None, None, None))
-        resumed = stated.get(number)
-        certain = resumed
+        resumed = max(stated.get(number, ()), default=None)
+        certain = min(stated.get(number, ()), default=None)
         if resumed is None and number > 0 and first_step is not None:
             # The first step seen proves that the attempt resumed before it, however many lines are missing.
             resumed, certain = first_step - 1, (first_step - 1 if whole else -1)

@@ -85,7 +85,7 @@ _FAULT = f"""
          WHEN kind IN ('trained', 'step') AND step IS NULL THEN 'it has no step'
          WHEN kind = 'span' AND versions IS NULL AND tokens IS NULL AND tokens_lo IS NULL THEN 'it has no tokens'
          WHEN least(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, version, version_lo,
-                    version_hi, step, attempt, trajectories) < 0 THEN 'a count or version is negative'
+                    version_hi, step, attempt, trajectories, multiplicity, multiplicity_lo, multiplicity_hi) < 0 THEN 'a count or version is negative'
          WHEN tokens_lo > tokens_hi OR loss_tokens_lo > loss_tokens_hi OR version_lo > version_hi
               OR staleness_lo > staleness_hi THEN 'an interval has its ends exchanged'
          WHEN greatest(version, version_lo, version_hi, step, attempt) > 2147483647

@@ -18,7 +18,9 @@ from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.engine import literal, session
+from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Artifact, Card, Detection, Mode, RunFacts, Sink, Staged, Unit
+from staleness_audit.tables import PARSER_TABLES
 from staleness_parsers.events.columns import FORMAT, PATTERN, read_header, whole_number
 from staleness_parsers.events.facts import facts
 from staleness_parsers.events.lines import load_events
@@ -107,8 +109,23 @@ class EventsParser:
                     line=line,
                     opens="training",
                 )
-            else:
-                headers.append((file, header))
+                continue
+            headers.append((file, header))
+            if header["format"] != FORMAT:
+                sink.diagnose(
+                    "error",
+                    "other-format",
+                    f"The header says format {str(header['format'])[:40]!r}; it was read as {FORMAT}, and what else it may mean is not known.",
+                    source=file.source,
+                    line=line,
+                    opens="training",
+                )
+        complete = any(not file.compressed and b"\n" in run.head(file.source, 1 << 20) for file in files)
+        if complete and not headers and not any(staged.has(table) for table in PARSER_TABLES):
+            raise UnreadableInput(
+                f"{run.root}: no line of {files[0].source}{' and the others' if len(files) > 1 else ''} is a header or an "
+                f"event of {FORMAT}; docs/events.md describes the format."
+            )
         report_repeats(run, files, sink)
         check_numbering(staged, headers, files, sink)
         return facts(staged, headers, len(files), sink)

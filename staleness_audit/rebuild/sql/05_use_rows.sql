@@ -9,13 +9,20 @@
 --   v_train_lo, v_train_hi     of the step (lo: of the first of the steps it may have been in)
 --   stated_max_hi              largest staleness the log allows in the step
 --   stated_min_lo              smallest staleness the log allows in the step
+--   contradicts                two lines of the use exclude each other; its loss tokens are between the fewest and the sum of both
 --   certain                    the step counts for certain, and the trajectory was in it for certain (uses.member)
 WITH merged AS (
-    -- A repeated line is one use.
+    -- A repeated line is one use. Lines that differ narrow each other down, unless they can't both be true, or one of
+    -- them leaves to the spans what the other states.
     SELECT
         hash(trajectory_id) AS key,
         coalesce(attempt, 0) AS attempt, step, span_index,
-        max(loss_tokens_lo) AS loss_lo, min(loss_tokens_hi) AS loss_hi,
+        coalesce(max(loss_tokens_lo) > min(loss_tokens_hi), false) AS contradicts,
+        CASE WHEN contradicts OR count(loss_tokens_lo) < count(*) THEN min(loss_tokens_lo) ELSE max(loss_tokens_lo) END AS loss_lo,
+        CASE
+            WHEN contradicts THEN sum(loss_tokens_hi)::BIGINT
+            WHEN count(loss_tokens_hi) = count(*) THEN min(loss_tokens_hi)
+        END AS loss_hi,
         max(staleness_lo) AS lag_lo, min(staleness_hi) AS lag_hi,
         bool_or(member IS DISTINCT FROM false) AS member
     FROM uses

@@ -8,7 +8,7 @@
 --   flight_lo, flight_hi        its part in flight, v_end - v_gen; below 0 if the trajectory ended on older weights (null = open)
 --   queue_lo, queue_hi          its part in the queue, v_train - v_end
 --   own_mask                    the use states its own mask, so that it may differ from that of other uses
---   impossible                  the log says a token is newer than the weights that trained it
+--   impossible                  the log says a token is newer than the weights that trained it, or staler than its step allows
 WITH joined AS (
     SELECT
         use_rows.key, use_rows.step_key, token_spans.span_index, use_rows.certain, lag_hi,
@@ -31,6 +31,14 @@ WITH joined AS (
     LEFT JOIN span_sums ON use_rows.key = span_sums.key
 )
 SELECT
+    key, step_key, span_index, certain, loss_lo, loss_hi,
+    -- What the log says excludes itself: nothing is known of it. Of a use that may not be one, it says that it is none.
+    CASE WHEN staleness_lo > staleness_hi THEN 0 ELSE staleness_lo END AS staleness_lo,
+    CASE WHEN staleness_lo > staleness_hi THEN NULL ELSE staleness_hi END AS staleness_hi,
+    flight_lo, flight_hi, queue_lo, queue_hi, own_mask,
+    impossible OR coalesce(staleness_lo > staleness_hi, false) AS impossible
+FROM (
+SELECT
     key, step_key, span_index, certain,
     CASE WHEN loss_hi < loss_lo THEN loss_hi ELSE loss_lo END AS loss_lo,
     loss_hi,
@@ -50,3 +58,5 @@ SELECT
     own_mask,
     coalesce(version_lo > v_train_hi, false) AS impossible
 FROM joined CROSS JOIN facts
+)
+WHERE certain OR staleness_hi IS NULL OR staleness_lo <= staleness_hi

@@ -1,15 +1,24 @@
 -- Product: findings
 -- Publish: yes
 -- Grain: one row per kind of contradiction between what different rows of the logs say.
--- From: use_lives, members, step_lives, step_sums, steps, spans, events, span_sums, trajectory_lives.
+-- From: use_lives, use_rows, uses, members, step_lives, step_sums, steps, spans, events, span_sums, trajectory_lives.
 -- Columns:
 --   code, severity, message, opens   as in the table diagnostics
 --   cases                            how often
 --   source, line, locator            the first of them
 SELECT 'newer-than-training' AS code, 'error' AS severity,
-    'Tokens are logged with a version newer than the weights that trained them; their version was taken as unknown.' AS message,
+    'Tokens are logged with a version newer than the weights that trained them, or staler than their step says any is; their version was taken as unknown.' AS message,
     'training' AS opens, count(*) AS cases, NULL::VARCHAR AS source, NULL::BIGINT AS line, min(trajectory_id) AS locator
 FROM use_lives JOIN members USING (key) WHERE impossible HAVING count(*) > 0
+UNION ALL
+SELECT 'use-contradicts-itself', 'error',
+    'Two log records of one trajectory in one step state numbers of loss tokens that can''t both be true.', 'training', count(*), NULL, NULL, min(trajectory_id)
+FROM use_rows JOIN members USING (key) WHERE contradicts HAVING count(*) > 0
+UNION ALL
+SELECT 'evaluation-trained', 'error',
+    'Trajectories that the log calls evaluation rollouts are logged as trained; they were left out.', 'training', count(DISTINCT trajectory_id),
+    min(source), min(line), min(trajectory_id)
+FROM uses WHERE hash(trajectory_id) IN (SELECT key FROM members WHERE NOT training) HAVING count(*) > 0
 UNION ALL
 SELECT 'step-contradicts-itself', 'error',
     'Two log records of one step contradict each other (its version, or whether it completed).', 'training', count(*), min(source), min(line), NULL
