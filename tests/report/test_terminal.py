@@ -136,6 +136,9 @@ def test_joined_bins_do_not_count_uncertain_tokens_twice():
 def test_bars_show_what_is_certain_and_what_is_possible():
     assert bar((5, 10), 10, UNICODE, "green", 10).plain == "█████░░░░░"
     assert bar((5, None), 10, UNICODE, "green", 10).plain == "█████→"
+    assert bar((99, None), 10, UNICODE, "green", 10).plain == "█████████→"  # never longer than its place
+    assert bar((5, 99), 10, UNICODE, "green", 10).plain == "█████░░░░░"
+    assert bar((5, 10), 10, UNICODE, "green", 0).plain == ""
     assert bar((1, 1), 1000, UNICODE, "green", 10).plain == "▏"
     assert bar((0, 1), 1000, UNICODE, "green", 10).plain == "░"
     assert bar((5, 10), 10, ASCII, "green", 10).plain == "#####....."
