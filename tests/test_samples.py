@@ -28,9 +28,20 @@ def test_the_audit_says_what_is_true(case: Path, tmp_path: Path) -> None:
     expected = json.loads((case / "expected.json").read_text())
     outcome = run_audit(case, tmp_path)
     assert list(faults(expected, outcome)) == []
+    _caps(outcome.document)
     # The document at hand is shown at once: to audit every case again would take as long as all of the above.
     for width in (60, 80, 120):
         _fits(outcome.document, width)
+
+
+def _caps(document: Mapping[str, Any]) -> None:
+    """No class of a histogram beyond the bound holds more than may violate it."""
+    bound = document["bound"]["value"]
+    for name, unit in (("token_histogram", "tokens"), ("trajectory_histogram", "trajectories")):
+        if bound is None or (most := document["violations"][unit]["hi"]) is None:
+            continue
+        beyond = [row[unit] for row in document["staleness"][name] if row["staleness"] > bound]
+        assert all(count["lo"] <= count["hi"] <= most for count in beyond)
 
 
 def _fits(document: Mapping[str, Any], width: int) -> None:

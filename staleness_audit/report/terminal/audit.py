@@ -209,7 +209,7 @@ def _health(health: Mapping[str, Any], page: Page) -> str | Text:
 def _staleness(data: Data, page: Page) -> None:
     staleness, bound = data["staleness"], data["bound"]["value"]
     total = data["tokens"]["trained"]
-    found = bins(staleness["token_histogram"], "tokens", bound, total)
+    found = bins(staleness["token_histogram"], "tokens", bound, total, data["violations"]["tokens"])
     if not found:
         return
     page.section("Staleness of the trained tokens")

@@ -36,10 +36,17 @@ class Bin:
         return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
 
 
-def bins(histogram: Sequence[Mapping[str, Any]], name: str, bound: int | None, total: Mapping[str, Any]) -> list[Bin]:
+def bins(
+    histogram: Sequence[Mapping[str, Any]],
+    name: str,
+    bound: int | None,
+    total: Mapping[str, Any],
+    violating: Mapping[str, Any] | None = None,
+) -> list[Bin]:
     """Join the rows of the JSON histogram to a few bins, none of which straddles the bound.
 
-    Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere.
+    Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere,
+    and one beyond the bound by the ``violating`` (where a bound is judged) less what is certain elsewhere beyond it.
     An open class that nothing is known to be in makes no bin; whoever shows the bars says so in words.
     """
     finite = [row for row in histogram if not row.get("or_more")]
@@ -52,7 +59,15 @@ def bins(histogram: Sequence[Mapping[str, Any]], name: str, bound: int | None, t
         if rows:
             found.append(Bin(first, last, sum(row["lo"] or 0 for row in rows), None if None in highs else sum(highs)))
     found += [Bin(int(row["staleness"]), None, row[name]["lo"] or 0, row[name]["hi"]) for row in opened]
-    most = total["hi"]
+    found = _capped(found, total["hi"])
+    if bound is None or violating is None:
+        return found
+    within = [each for each in found if each.first <= bound]
+    return within + _capped(found[len(within) :], violating["hi"])
+
+
+def _capped(found: list[Bin], most: int | None) -> list[Bin]:
+    """No bin holds more than all of them do, less what is certain in the others."""
     if most is None:
         return found
     certain = sum(each.low for each in found)
