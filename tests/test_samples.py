@@ -4,21 +4,71 @@ from __future__ import annotations
 
 import copy
 import gzip
+import io
 import json
 import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from helpers.cases import SAMPLES, cases, faults, run_audit
+from rich.console import Console
 
 from staleness_audit.api import audit
+from staleness_audit.report.terminal import render_audit
+from staleness_audit.report.terminal.cost import REASONS
+from staleness_audit.report.terminal.words import interval, is_zero
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_the_audit_says_what_is_true(case: Path, tmp_path: Path) -> None:
     expected = json.loads((case / "expected.json").read_text())
-    assert list(faults(expected, run_audit(case, tmp_path))) == []
+    outcome = run_audit(case, tmp_path)
+    assert list(faults(expected, outcome)) == []
+    _caps(outcome.document)
+    # The document at hand is shown at once: to audit every case again would take as long as all of the above.
+    for width in (60, 80, 120):
+        _fits(outcome.document, width)
+
+
+def _caps(document: Mapping[str, Any]) -> None:
+    """No class of a histogram beyond the bound holds more than may violate it."""
+    bound = document["bound"]["value"]
+    for name, unit in (("token_histogram", "tokens"), ("trajectory_histogram", "trajectories")):
+        if bound is None or (most := document["violations"][unit]["hi"]) is None:
+            continue
+        beyond = [row[unit] for row in document["staleness"][name] if row["staleness"] > bound]
+        assert all(count["lo"] <= count["hi"] <= most for count in beyond)
+
+
+def _fits(document: Mapping[str, Any], width: int) -> None:
+    """No line is longer than the terminal, and of where the tokens went each label and figure stands whole."""
+    file = io.StringIO()
+    render_audit(document, Console(file=file, width=width, highlight=False))
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    title = "Where the generated tokens went"
+    if title not in lines:
+        assert is_zero(document["tokens"]["generated"])
+        return
+    table = lines[lines.index(title) + 1 :]
+    table = table[: table.index("")]
+    tokens = document["tokens"]
+    shown = {"trained": tokens["trained_distinct"], "generated in all": tokens["generated"]}
+    shown |= {"masked out of the loss": tokens["masked"], "pending at the end": tokens["pending"]}
+    shown |= {
+        f"{kind} ({REASONS[reason]})": value
+        for kind in ("dropped", "cancelled", "lost")
+        for reason, value in tokens[kind].items()
+        if reason in REASONS
+    }
+    for label, value in shown.items():
+        if not is_zero(value) and interval(value) != "unknown":
+            whole = re.compile(rf"  {re.escape(label)} +{re.escape(interval(value))}(  .*)?")
+            assert any(whole.fullmatch(line) for line in table), (label, table)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from staleness_audit.check.gate import Gate
 from staleness_audit.check.health import health
 from staleness_audit.check.intervals import NOTHING, Interval
 from staleness_audit.check.openings import Openings, read_diagnostics, read_openings
-from staleness_audit.check.staleness import coverage, staleness
+from staleness_audit.check.staleness import cap_beyond, coverage, staleness
 from staleness_audit.check.steps import per_step_rows, reported_rows, violating_steps
 from staleness_audit.check.worst import worst_violations
 from staleness_audit.rebuild import Rebuilt
@@ -51,6 +51,8 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     check_conservation(tokens, openings, diagnostics)
     stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
+    if limit is not None:
+        cap_beyond(stale, violations, limit)
     verdict = _verdict(limit, violations, openings, classes, diagnostics)
     listed = (
         worst_violations(rebuilt, limit, worst, facts.get("groups_per_step"), openings.training)

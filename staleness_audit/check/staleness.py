@@ -67,6 +67,23 @@ def _capped(rows: Rows, trained: Interval) -> Rows:
     return rows
 
 
+def cap_beyond(stale: Mapping[str, Any], violations: Mapping[str, Interval], bound: int) -> None:
+    """Lower upper ends of both histograms: no class beyond the bound holds more than may violate it in all.
+
+    What is certainly in other classes beyond the bound is not in this one. The histograms count what the violations
+    count: tokens per use, trajectories once by their oldest token.
+    """
+    for name, unit in (("token_histogram", "tokens"), ("trajectory_histogram", "trajectories")):
+        most = violations[unit].hi
+        beyond = [row[unit] for row in stale[name] if row["staleness"] > bound]
+        if most is None:
+            continue
+        certain = sum(count["lo"] or 0 for count in beyond)
+        for count in beyond:
+            end = max(most - certain, 0) + (count["lo"] or 0)
+            count["hi"] = end if count["hi"] is None else min(count["hi"], end)
+
+
 def _largest(classes: Classes, openings: Openings) -> Interval:
     """Largest token staleness: reached for certain, and reachable."""
     reached = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.readers.lines import BLOCK_BYTES, Block, DamagedStream, blocks
 
 LINE = "line"
+
+_CHANGED = re.compile(r"JSON parse error: Column\(/(?P<key>.+)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
 
 
 @dataclass(frozen=True)
@@ -89,13 +92,22 @@ def _good_lines(
                 return
         why = "not one JSON object" if len(lines) == 1 else ""
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        why = str(error).split(" in row")[0]
+        why = _in_words(str(error).split(" in row")[0])
     if len(lines) == 1:
         on_bad(BadLine(lines[0][0], why, _excerpt(lines[0][1])))
         return
     middle = len(lines) // 2
     yield from _good_lines(lines[:middle], options, on_bad)
     yield from _good_lines(lines[middle:], options, on_bad)
+
+
+def _in_words(message: str) -> str:
+    """Arrow's word on one bad line, as a sentence about the line: ``version is not a number but a string``."""
+    changed = _CHANGED.fullmatch(message)
+    if not changed:
+        return message
+    wanted, found = (f"{'an' if kind[0] in 'ao' else 'a'} {kind}" for kind in (changed["wanted"], changed["found"]))
+    return f"{changed['key'].replace('/', '.')} is not {wanted} but {found}"
 
 
 def _parse(data: bytes, options: pa.json.ParseOptions) -> pa.Table:

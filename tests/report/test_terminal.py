@@ -133,9 +133,25 @@ def test_joined_bins_do_not_count_uncertain_tokens_twice():
     assert {each.high for each in found[1:]} == {10}
 
 
+def test_joined_bins_beyond_the_bound_hold_no_more_than_can_violate_it():
+    """Of 30 tokens at most 12 lie beyond 0, one of them at 3 for certain: 11 are left for any other bin beyond it."""
+    rows = rows_of((0, 0, 30), *((value, 0, 12) for value in (1, 2)), (3, 1, 12), *((v, 0, 12) for v in range(4, 21)))
+    found = bins(rows, "tokens", 0, {"lo": 30, "hi": 30}, {"lo": 1, "hi": 12})
+    assert [(each.first, each.last, each.low, each.high) for each in found[:4]] == [
+        (0, 0, 0, 29),
+        (1, 2, 0, 11),
+        (3, 4, 1, 12),
+        (5, 6, 0, 11),
+    ]
+    assert {each.high for each in found[4:]} == {11}
+
+
 def test_bars_show_what_is_certain_and_what_is_possible():
     assert bar((5, 10), 10, UNICODE, "green", 10).plain == "█████░░░░░"
     assert bar((5, None), 10, UNICODE, "green", 10).plain == "█████→"
+    assert bar((99, None), 10, UNICODE, "green", 10).plain == "█████████→"  # never longer than its place
+    assert bar((5, 99), 10, UNICODE, "green", 10).plain == "█████░░░░░"
+    assert bar((5, 10), 10, UNICODE, "green", 0).plain == ""
     assert bar((1, 1), 1000, UNICODE, "green", 10).plain == "▏"
     assert bar((0, 1), 1000, UNICODE, "green", 10).plain == "░"
     assert bar((5, 10), 10, ASCII, "green", 10).plain == "#####....."

@@ -82,7 +82,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
         sink.diagnose(
             "error",
             "lines-missing",
-            f"{missing} lines of writer {writer} are missing (its numbers n have gaps); what they said is not known.",
+            f"{missing} {'line' if missing == 1 else 'lines'} of writer {writer} {'is' if missing == 1 else 'are'} missing (its numbers n have gaps); what they said is not known.",
             source=source,
             opens="training",
         )

@@ -18,9 +18,8 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
     """How many of ``unit`` (``tokens`` or ``trajectories``) had which staleness, the bound between the bars."""
     total = data["tokens" if unit == "tokens" else "trajectories"]["trained"]
     bound = data["bound"]["value"]
-    found = _gapless(
-        data["staleness"]["token_histogram" if unit == "tokens" else "trajectory_histogram"], unit, bound, total
-    )
+    histogram_rows = data["staleness"]["token_histogram" if unit == "tokens" else "trajectory_histogram"]
+    found = _gapless(bins(histogram_rows, unit, bound, total, data["violations"][unit]), bound)
     title = "Trained tokens by staleness" if unit == "tokens" else "Trained trajectories by their oldest token"
     if not found:
         return Missing(title, f"The logs hold no trained {unit} whose staleness could be counted.")
@@ -57,10 +56,10 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
     )
 
 
-def _gapless(rows: Sequence[Mapping[str, Any]], unit: str, bound: int | None, total: Mapping[str, Any]) -> list[Bin]:
+def _gapless(some: Sequence[Bin], bound: int | None) -> list[Bin]:
     """Bins of a histogram, with empty ones where nothing lies, so that bars stand where they belong."""
     found: list[Bin] = []
-    for each in bins(rows, unit, bound, total):
+    for each in some:
         reached = -1 if not found or found[-1].last is None else found[-1].last
         first, last = reached + 1, each.first - 1
         if bound is not None and first <= bound < last:  # no bar lies on both sides of the bound
@@ -186,7 +185,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
             )
             for row in flights
         ]
-        counted[part] = _gapless(histogram(classes, "tokens", lost), "tokens", None, total)
+        counted[part] = _gapless(bins(histogram(classes, "tokens", lost), "tokens", None, total), None)
     if not any(each.low for group in counted.values() for each in group):
         return Missing(
             title,

@@ -88,7 +88,7 @@ def _verdict(data: Data, page: Page) -> None:
     version = f" {page.plain(run['framework_version'], 40)}" if run["framework_version"] else ""
     head = Text.assemble((f" {name} ", STYLES[data["verdict"]]))
     head.append(f"  {page.plain(run['framework'], 60)}{version}", "bold")
-    if (dialect := run.get("dialect")) and dialect != run["framework"]:
+    if (dialect := run.get("dialect")) and dialect not in (run["framework"], run["framework_version"]):
         head.append(f" {page.glyphs.dot} {page.plain(dialect, 60)}", "dim")
     page.print()
     page.print(head)
@@ -151,7 +151,7 @@ def _run(data: Data, page: Page) -> None:
             ("steps", page.count(run["steps"], "step") + f" completed{attempts}"),
             (
                 "trained",
-                f"{page.count(trained, 'trajectory')} of {page.interval(data['trajectories']['seen'])} seen, "
+                f"{page.count(trained, 'trajectory')}{_of_seen(data['trajectories']['seen'], page)}, "
                 f"{page.count(tokens, 'token')}{twice}",
             ),
             ("times", times),
@@ -163,6 +163,11 @@ def _run(data: Data, page: Page) -> None:
             ("health", _health(run["health"], page)),
         ]
     )
+
+
+def _of_seen(seen: Mapping[str, Any], page: Page) -> str:
+    shown = page.interval(seen)
+    return "" if shown == "unknown" else f" of {shown} seen"
 
 
 def _coverage(coverage: Mapping[str, float | None]) -> str:
@@ -209,7 +214,7 @@ def _health(health: Mapping[str, Any], page: Page) -> str | Text:
 def _staleness(data: Data, page: Page) -> None:
     staleness, bound = data["staleness"], data["bound"]["value"]
     total = data["tokens"]["trained"]
-    found = bins(staleness["token_histogram"], "tokens", bound, total)
+    found = bins(staleness["token_histogram"], "tokens", bound, total, data["violations"]["tokens"])
     if not found:
         return
     page.section("Staleness of the trained tokens")
@@ -237,7 +242,9 @@ def _averages(staleness: Mapping[str, Any], page: Page) -> str:
         return ""
     names = (("token_p50", "half of the tokens"), ("token_p90", "90%"), ("token_p99", "99%"))
     shares = [
-        f"{name} at most {page.interval(staleness[key])}" for key, name in names if staleness[key]["hi"] is not None
+        f"{name} at most {page.interval({**staleness[key], 'lo': staleness[key]['hi']})}"
+        for key, name in names
+        if staleness[key]["hi"] is not None
     ]
     return "; ".join([mean, ", ".join(shares)] if shares else [mean])
 
@@ -265,7 +272,10 @@ def _over_time(data: Data, page: Page) -> Text | str:
     drawn = sparkline(values, data["bound"]["value"], page.glyphs)
     exact = all(row["max"]["lo"] == row["max"]["hi"] for row in rows)
     which = "largest" if exact else "largest that is certain"
-    drawn.append(f"\n{which} in each step, {rows[0]['step']} to {rows[-1]['step']}", "dim")
+    # Several rows may train from one version (sub-steps): then there are more of them than steps completed.
+    most = data["run"]["steps"]["hi"]
+    row = "trainer update" if most is not None and len(rows) > most else "step"
+    drawn.append(f"\n{which} in each {row}, {rows[0]['step']} to {rows[-1]['step']}", "dim")
     return drawn
 
 

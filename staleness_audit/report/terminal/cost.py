@@ -38,20 +38,20 @@ def show_waste(data: Mapping[str, Any], page: Page) -> None:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True, style="dim")
     table.add_column(no_wrap=True, overflow="crop")
-    scale = generated["lo"] if generated["hi"] is None else generated["hi"]
     whole = generated["lo"] if is_exact(generated) else None
     parts = _parts(tokens, page)
-    for name, value, style in parts:
-        if page.interval(value) == "unknown":
-            continue
-        share = percent(value["lo"] / whole) if whole and is_exact(value) else ""
-        table.add_row(
-            Text(name),
-            page.interval(value),
-            share,
-            bar((value["lo"] or 0, value["hi"]), scale or 0, page.glyphs, style, page.room(BAR, 52)),
-        )
-    table.add_row(Text("generated in all", "bold"), Text(page.interval(generated), "bold"), "", "")
+    known = [part for part in parts if page.interval(part[1]) != "unknown"]
+    rows = [
+        (Text(name), page.interval(value), percent(value["lo"] / whole) if whole and is_exact(value) else "")
+        for name, value, _ in known
+    ]
+    in_all = (Text("generated in all", "bold"), Text(page.interval(generated), "bold"), "")
+    # Where no upper end of the whole is known, a part's may lie far beyond its lower one.
+    scale = max(value[end] or 0 for value in (generated, *(part[1] for part in known)) for end in ("lo", "hi"))
+    length = page.room(BAR, [*rows, in_all])
+    for row, (_, value, style) in zip(rows, known, strict=True):
+        table.add_row(*row, bar((value["lo"] or 0, value["hi"]), scale, page.glyphs, style, length))
+    table.add_row(*in_all, "")
     page.print(table, 2)
     unknown = [name for name, value, _ in parts if page.interval(value) == "unknown"]
     if unknown:

@@ -36,10 +36,17 @@ class Bin:
         return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
 
 
-def bins(histogram: Sequence[Mapping[str, Any]], name: str, bound: int | None, total: Mapping[str, Any]) -> list[Bin]:
+def bins(
+    histogram: Sequence[Mapping[str, Any]],
+    name: str,
+    bound: int | None,
+    total: Mapping[str, Any],
+    violating: Mapping[str, Any] | None = None,
+) -> list[Bin]:
     """Join the rows of the JSON histogram to a few bins, none of which straddles the bound.
 
-    Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere.
+    Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere,
+    and one beyond the bound by the ``violating`` (where a bound is judged) less what is certain elsewhere beyond it.
     An open class that nothing is known to be in makes no bin; whoever shows the bars says so in words.
     """
     finite = [row for row in histogram if not row.get("or_more")]
@@ -52,7 +59,15 @@ def bins(histogram: Sequence[Mapping[str, Any]], name: str, bound: int | None, t
         if rows:
             found.append(Bin(first, last, sum(row["lo"] or 0 for row in rows), None if None in highs else sum(highs)))
     found += [Bin(int(row["staleness"]), None, row[name]["lo"] or 0, row[name]["hi"]) for row in opened]
-    most = total["hi"]
+    found = _capped(found, total["hi"])
+    if bound is None or violating is None:
+        return found
+    within = [each for each in found if each.first <= bound]
+    return within + _capped(found[len(within) :], violating["hi"])
+
+
+def _capped(found: list[Bin], most: int | None) -> list[Bin]:
+    """No bin holds more than all of them do, less what is certain in the others."""
     if most is None:
         return found
     certain = sum(each.low for each in found)
@@ -73,12 +88,18 @@ def _cut(first: int, last: int, most: int) -> list[tuple[int, int]]:
 
 
 def bar(count: tuple[int, int | None], scale: int, glyphs: Glyphs, style: str, width: int = BAR) -> Text:
-    """Return a solid part for what is certain and a shaded one for what is possible; an open end is an arrow."""
+    """Return a solid part for what is certain and a shaded one for what is possible; an open end is an arrow.
+
+    Never longer than ``width``, the arrow included, whatever exceeds the ``scale``.
+    """
     low, high = count
+    if width <= 0:
+        return Text()
     if scale <= 0:
         return Text(glyphs.more if high is None else "", "dim")
-    solid = round(low / scale * width)
-    shaded = round((low if high is None else high) / scale * width) - solid
+    most = width - len(glyphs.more) * (high is None)
+    solid = min(round(low / scale * width), most)
+    shaded = min(round((low if high is None else high) / scale * width), most) - solid
     text = Text(glyphs.full * solid, style)
     if low and not solid:
         text.append(glyphs.thin, style)
@@ -94,24 +115,30 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
     glyphs = page.glyphs
     scale = max((each.low if each.high is None else each.high for each in found), default=0)
     whole = total["lo"] if is_exact(total) else None
-    length = page.room(BAR, 44)
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True, style="dim")
     table.add_column(no_wrap=True, overflow="crop")
-    table.add_row(*(Text(title, "dim") for title in ("staleness", noun, "", "")))
+    titles = ("staleness", noun, "")
+    rows = [
+        (
+            each.label(),
+            interval({"lo": each.low, "hi": each.high}, glyphs),
+            percent(each.low / whole) if whole and each.low == each.high else "",
+        )
+        for each in found
+    ]
+    length = page.room(BAR, [titles, *rows, (_bound_label(bound), "", "")])
+    table.add_row(*(Text(title, "dim") for title in (*titles, "")))
     drawn = bound is None
-    for each in found:
+    for each, row in zip(found, rows, strict=True):
         beyond = bound is not None and each.first > bound
         if beyond and not drawn:
             _draw_bound(table, bound, glyphs.rule * length)
             drawn = True
         style = NEUTRAL if bound is None else BEYOND if beyond else WITHIN
-        count = {"lo": each.low, "hi": each.high}
-        share = percent(each.low / whole) if whole and each.low == each.high else ""
-        blocks = bar((each.low, each.high), scale, glyphs, style, length)
-        table.add_row(each.label(), interval(count, glyphs), share, blocks)
+        table.add_row(*row, bar((each.low, each.high), scale, glyphs, style, length))
     if not drawn:
         _draw_bound(table, bound, glyphs.rule * length)
     page.print(table, 2)
@@ -122,7 +149,11 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
 
 
 def _draw_bound(table: Table, bound: int | None, line: str) -> None:
-    table.add_row(Text(f"bound {bound}", "bold"), "", "", Text(line, "bold"))
+    table.add_row(Text(_bound_label(bound), "bold"), "", "", Text(line, "bold"))
+
+
+def _bound_label(bound: int | None) -> str:
+    return "" if bound is None else f"bound {bound}"
 
 
 def sparkline(values: Sequence[int | None], bound: int | None, glyphs: Glyphs, width: int = SPARKS) -> Text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -14,6 +15,8 @@ from staleness_audit.report.terminal.words import ASCII, UNICODE, Words
 
 WIDEST = 100
 """Columns beyond which lines get too long to read."""
+SHORTEST = 4
+"""Columns below which a bar tells nothing."""
 
 Cell = str | Text
 
@@ -43,9 +46,14 @@ class Page(Words):
         for line in captured.get().splitlines():
             self.console.out(line.rstrip(), highlight=False)
 
-    def room(self, wanted: int, others: int) -> int:
-        """Columns for a bar beside ``others``: those ``wanted``, or fewer on a narrow page, to keep numbers whole."""
-        return max(min(wanted, self.width - others), 4)
+    def room(self, wanted: int, rows: Iterable[Sequence[Cell]], indent: int = 2, gap: int = 2) -> int:
+        """Columns that the cells of ``rows``, each followed by a ``gap``, leave for a bar: at most those ``wanted``.
+
+        Words and figures come first: a page too narrow for a bar that could be read gets none (0).
+        """
+        widths = [max(cell_len(str(cell)) for cell in column) + gap for column in zip(*rows, strict=True)]
+        left = min(wanted, self.width - indent - sum(widths))
+        return left if left >= SHORTEST else 0
 
     def section(self, title: str) -> None:
         """Begin a section."""

@@ -93,16 +93,18 @@ def _drawing(story: Story, page: Page) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(4):
         table.add_column(no_wrap=True)
-    for row in rows:
+    ages = [("", False) if row.tokens is None else age_of(row.version, worst, story.bound) for row in rows]
+    counts = ["" if row.tokens is None else page.count(row.tokens.json(), "token") for row in rows]
+    length = page.room(BAR, [(row.label, count, age) for row, count, (age, _) in zip(rows, counts, ages, strict=True)])
+    for row, count, (age, beyond) in zip(rows, counts, ages, strict=True):
         if row.tokens is None:
             quiet = "bold" if row.what.startswith("step") else "dim"
             table.add_row(Text(row.label, "bold"), Text(row.what, quiet), "", "")
             continue
-        age, beyond = age_of(row.version, worst, story.bound)
         style = "red" if beyond else "green" if worst is not None and story.bound is not None else "cyan"
         tokens = (int(row.tokens.lo or 0), None if row.tokens.hi is None else int(row.tokens.hi))
-        drawn = bar(tokens, scale, page.glyphs, style, page.room(BAR, 44))
-        table.add_row(Text(row.label, "bold"), drawn, page.count(row.tokens.json(), "token"), Text(age, style))
+        drawn = bar(tokens, scale, page.glyphs, style, length)
+        table.add_row(Text(row.label, "bold"), drawn, count, Text(age, style))
     page.print(table, 2)
     if worst is not None:
         page.print(Text(f"age: staleness of these tokens in step {worst.step}", "dim"), 2)

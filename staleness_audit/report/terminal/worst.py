@@ -45,7 +45,7 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
             page.interval(row["in_flight"]),
             page.interval(row["in_queue"]),
             page.interval(row["tokens"]),
-            " ".join(row["stoppable_at"]),
+            " ".join(row["stoppable_at"]) if _stop(row) else "",
             *where,
         )
         for name, row, where in zip(names, worst, places, strict=True)
@@ -98,8 +98,8 @@ def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
             (f"{'The worst' if sure else 'For instance'}: {name}", "bold"),
             f"{group}, trained by step {row['step']}. Its oldest trained token "
             f"{'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
-            f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}. "
-            f"Could have been stopped at {'; or at '.join(CONTROLS[level] for level in row['stoppable_at'])}.",
+            f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}."
+            + _stop(row),
         ),
         2,
     )
@@ -108,6 +108,13 @@ def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
         4,
     )
     page.print(Text("Its whole life: staleness-audit explain RUN --worst", "dim"), 2)
+
+
+def _stop(row: Mapping[str, Any]) -> str:
+    """Say which controls could have stopped it; nothing of what is not known to have any staleness at all."""
+    if not row["stoppable_at"] or not (row.get("proven", True) or row["staleness"]["lo"]):
+        return ""
+    return f" Could have been stopped at {'; or at '.join(CONTROLS[level] for level in row['stoppable_at'])}."
 
 
 def _known(item: Mapping[str, Any]) -> str:
