@@ -24,8 +24,8 @@ class Rows:
     card = Card("rows", "steps", (), (), "nothing")
     uses_processes = False
 
-    def __init__(self, tables: dict[str, list[dict[str, Any]]]) -> None:
-        self.tables = tables
+    def __init__(self, tables: dict[str, list[dict[str, Any]]], ascending: bool = False) -> None:
+        self.tables, self.ascending = tables, ascending
 
     def detect(self, run: RunFiles) -> Detection | None:
         return Detection(("told",))
@@ -38,16 +38,18 @@ class Rows:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         for table, rows in self.tables.items():
             sink.write(table, pl.DataFrame(rows, infer_schema_length=None))
-        return RunFacts("rows", "steps")
+        return RunFacts("rows", "steps", ascending=self.ascending)
 
 
-def audited(folder: Path, bound: int, **tables: list[dict[str, Any]]) -> dict[str, Any]:
+def audited(folder: Path, bound: int, *, ascending: bool = False, **tables: list[dict[str, Any]]) -> dict[str, Any]:
     run = folder / "run"
     run.mkdir()
     (run / "x.txt").write_text("x")
     step = {"attempt": 0, "step": 1, "v_train_lo": 5, "v_train_hi": 5, "completed": True, "evidence": "derived"}
     found = discover(run)
-    dataset = ingest(found, Choice(Rows({"steps": [step], **tables}), Detection(("told",))), folder / "tables")
+    dataset = ingest(
+        found, Choice(Rows({"steps": [step], **tables}, ascending), Detection(("told",))), folder / "tables"
+    )
     return check(rebuild(dataset), bound)
 
 

@@ -81,3 +81,34 @@ def test_no_class_of_the_histogram_exceeds_what_was_trained(tmp_path: Path) -> N
     classes = {row["staleness"]: row["tokens"] for row in data["staleness"]["token_histogram"]}
     assert classes[0] == classes[3] == {"lo": 1, "hi": 12}
     assert data["violations"]["tokens"] == {"lo": 1, "hi": 11}  # the young one has at least one of the twelve
+
+
+def test_what_the_log_says_of_the_staleness_narrows_its_parts(tmp_path: Path) -> None:
+    # Six of v1, none newer: nothing in flight. In the queue 1 to 3 by the weights v2 to v4, but no more than 2 in all.
+    rows = cohort("six", 6, 4)
+    rows["uses"] = [row | {"step": 5, "staleness_hi": 2} for row in rows["uses"]]
+    facts = [constraint("trajectories", 6), constraint("first_step", 3)]
+    data = audited(tmp_path, 1, **rows, steps=STEPS, constraints=facts)
+    assert data["staleness"]["token_mean"] == {"lo": 1, "hi": 2}
+    assert data["staleness"]["in_flight_mean"] == exact(0)
+    assert data["staleness"]["in_queue_mean"] == {"lo": 1, "hi": 2}
+    assert data["violations"]["worst"][0]["in_queue"] == {"lo": 1, "hi": 2}
+
+
+@pytest.mark.parametrize(("ascending", "flight", "queue"), [(True, (0, 2), (0, 2)), (False, (-3, 2), (0, 4))])
+def test_of_uses_that_nothing_describes_the_parts_are_what_the_engines_allow(
+    tmp_path: Path, ascending: bool, flight: tuple[int, int], queue: tuple[int, int]
+) -> None:
+    # Step 5 trains two rows from v4, 1 to 2 versions old, made by v2 or v3. On several engines one of v3 may have ended
+    # on v0: 3 - 0 = 3 below nothing in flight, and 4 in the queue.
+    stated = [
+        ("trajectories", 2, "eq"),
+        ("loss_tokens", 2, "eq"),
+        ("staleness_max", 2, "le"),
+        ("staleness_min", 1, "ge"),
+    ]
+    facts = [constraint(quantity, value, op) for quantity, value, op in stated]
+    data = audited(tmp_path, 1, ascending=ascending, steps=STEPS, constraints=facts)
+    assert data["staleness"]["token_mean"] == {"lo": 1, "hi": 2}
+    assert data["staleness"]["in_flight_mean"] == {"lo": flight[0], "hi": flight[1]}
+    assert data["staleness"]["in_queue_mean"] == {"lo": queue[0], "hi": queue[1]}

@@ -265,13 +265,13 @@ def _parts_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int
             WHERE loss_hi IS NULL OR loss_hi > 0
             GROUP BY ALL
             UNION ALL
-            SELECT attempt, step, false, NULL, staleness_hi, NULL, staleness_hi, 0, trajectories_hi FROM residual_uses
+            SELECT attempt, step, false, flight_lo, flight_hi, queue_lo, queue_hi, 0, trajectories_hi FROM residual_uses
             """
         ).fetchall()
     parts: dict[tuple[int, int], tuple[list[Class], list[Class]]] = {}
     for attempt, step, sure, flight_lo, flight_hi, queue_lo, queue_hi, least, most in rows:
         flights, queues = parts.setdefault((attempt, step), ([], []))
-        flights.append(Class(flight_lo or 0, flight_hi, least if sure else 0, most))
+        flights.append(Class(flight_lo, flight_hi, least if sure else 0, most))
         queues.append(Class(queue_lo or 0, queue_hi, least if sure else 0, most))
     return {
         key: {
