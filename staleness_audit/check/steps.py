@@ -89,6 +89,7 @@ def _spread(steps: Rows, entries: dict[tuple[int, int], dict[str, Any]]) -> None
         if step["first_step"] is None or step["first_step"] >= step["step"] or key not in entries:
             continue
         whole = dict(entries[key]["shown"])
+        entries[key]["together"] = {"first_step": step["first_step"], "violations": whole["violations"]}
         for number in range(step["first_step"], step["step"] + 1):
             if entry := entries.get((step["attempt"], number)):
                 shown = entry["shown"]
@@ -214,6 +215,20 @@ def violating_steps(per_step: Mapping[Any, Any]) -> Rows:
         }
         for row in per_step.values()
         if row["shown"]["violations"] is not None and (row["shown"]["violations"].lo or 0) > 0
+    ]
+
+
+def violating_ranges(per_step: Mapping[Any, Any]) -> Rows:
+    """Return runs of steps that trained a proven violation of which it is not known in which of them it took place."""
+    return [
+        {
+            "attempt": row["shown"]["attempt"],
+            "first_step": row["together"]["first_step"],
+            "step": row["shown"]["step"],
+            "trajectories": row["together"]["violations"].json(),
+        }
+        for row in per_step.values()
+        if row.get("together") and row["together"]["violations"] is not None and row["together"]["violations"].lo
     ]
 
 
