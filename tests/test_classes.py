@@ -13,7 +13,7 @@ from staleness_audit.discovery import RunFiles, discover
 from staleness_audit.ingest import ingest
 from staleness_audit.parser import Card, Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.plugins import Choice
-from staleness_audit.rebuild import rebuild
+from staleness_audit.rebuild import Rebuilt, rebuild
 
 
 class Rows:
@@ -24,8 +24,8 @@ class Rows:
     card = Card("rows", "steps", (), (), "nothing")
     uses_processes = False
 
-    def __init__(self, tables: dict[str, list[dict[str, Any]]]) -> None:
-        self.tables = tables
+    def __init__(self, tables: dict[str, list[dict[str, Any]]], ascending: bool = False) -> None:
+        self.tables, self.ascending = tables, ascending
 
     def detect(self, run: RunFiles) -> Detection | None:
         return Detection(("told",))
@@ -38,17 +38,20 @@ class Rows:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         for table, rows in self.tables.items():
             sink.write(table, pl.DataFrame(rows, infer_schema_length=None))
-        return RunFacts("rows", "steps")
+        return RunFacts("rows", "steps", ascending=self.ascending)
 
 
-def audited(folder: Path, bound: int, **tables: list[dict[str, Any]]) -> dict[str, Any]:
+def rebuilt(folder: Path, *, ascending: bool = False, **tables: list[dict[str, Any]]) -> Rebuilt:
     run = folder / "run"
     run.mkdir()
     (run / "x.txt").write_text("x")
     step = {"attempt": 0, "step": 1, "v_train_lo": 5, "v_train_hi": 5, "completed": True, "evidence": "derived"}
-    found = discover(run)
-    dataset = ingest(found, Choice(Rows({"steps": [step], **tables}), Detection(("told",))), folder / "tables")
-    return check(rebuild(dataset), bound)
+    parser, found = Rows({"steps": [step], **tables}, ascending), discover(run)
+    return rebuild(ingest(found, Choice(parser, Detection(("told",))), folder / "tables"))
+
+
+def audited(folder: Path, bound: int, **rows: Any) -> dict[str, Any]:
+    return check(rebuilt(folder, **rows), bound)
 
 
 def cohort(name: str, members: int, age: int, **more: Any) -> dict[str, list[dict[str, Any]]]:

@@ -20,7 +20,7 @@ from staleness_audit.check.health import health
 from staleness_audit.check.intervals import NOTHING, Interval
 from staleness_audit.check.openings import Openings, read_diagnostics, read_openings
 from staleness_audit.check.staleness import cap_beyond, coverage, staleness
-from staleness_audit.check.steps import per_step_rows, reported_rows, violating_steps
+from staleness_audit.check.steps import per_step_rows, reported_rows, violating_ranges, violating_steps
 from staleness_audit.check.worst import worst_violations
 from staleness_audit.rebuild import Rebuilt
 
@@ -72,6 +72,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         "violations": {
             **{unit: json_or_null(violations[unit], limit) for unit in ("tokens", "trajectories", "groups")},
             "steps": violating_steps(per_step) if limit is not None else None,
+            "step_ranges": violating_ranges(per_step) if limit is not None else None,
             "worst": listed if limit is not None else None,
         },
         "trajectories": jsonify(trajectories),

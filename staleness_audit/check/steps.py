@@ -89,6 +89,7 @@ def _spread(steps: Rows, entries: dict[tuple[int, int], dict[str, Any]]) -> None
         if step["first_step"] is None or step["first_step"] >= step["step"] or key not in entries:
             continue
         whole = dict(entries[key]["shown"])
+        entries[key]["together"] = {"first_step": step["first_step"], "violations": whole["violations"]}
         for number in range(step["first_step"], step["step"] + 1):
             if entry := entries.get((step["attempt"], number)):
                 shown = entry["shown"]
@@ -217,6 +218,20 @@ def violating_steps(per_step: Mapping[Any, Any]) -> Rows:
     ]
 
 
+def violating_ranges(per_step: Mapping[Any, Any]) -> Rows:
+    """Return runs of steps that trained a proven violation of which it is not known in which of them it took place."""
+    return [
+        {
+            "attempt": row["shown"]["attempt"],
+            "first_step": row["together"]["first_step"],
+            "step": row["shown"]["step"],
+            "trajectories": row["together"]["violations"].json(),
+        }
+        for row in per_step.values()
+        if row.get("together") and row["together"]["violations"] is not None and row["together"]["violations"].lo
+    ]
+
+
 def reported_rows(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[str, Any]], openings: Openings) -> Rows:
     """Return the framework's own figures beside the rebuilt ones."""
     rows = (
@@ -265,13 +280,13 @@ def _parts_per_step(rebuilt: Rebuilt, openings: Openings) -> dict[tuple[int, int
             WHERE loss_hi IS NULL OR loss_hi > 0
             GROUP BY ALL
             UNION ALL
-            SELECT attempt, step, false, NULL, staleness_hi, NULL, staleness_hi, 0, trajectories_hi FROM residual_uses
+            SELECT attempt, step, false, flight_lo, flight_hi, queue_lo, queue_hi, 0, trajectories_hi FROM residual_uses
             """
         ).fetchall()
     parts: dict[tuple[int, int], tuple[list[Class], list[Class]]] = {}
     for attempt, step, sure, flight_lo, flight_hi, queue_lo, queue_hi, least, most in rows:
         flights, queues = parts.setdefault((attempt, step), ([], []))
-        flights.append(Class(flight_lo or 0, flight_hi, least if sure else 0, most))
+        flights.append(Class(flight_lo, flight_hi, least if sure else 0, most))
         queues.append(Class(queue_lo or 0, queue_hi, least if sure else 0, most))
     return {
         key: {

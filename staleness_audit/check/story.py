@@ -20,7 +20,10 @@ from staleness_audit.rebuild import Rebuilt, zoom
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that happened. ``kind``: a kind of the events table, ``span``, ``trained`` or ``step``."""
+    """One thing that happened. ``kind``: a kind of the events table, ``span``, ``trained`` or ``step``.
+
+    ``first_step``: it happened in some of the steps from this one to ``step``; None = in ``step`` itself.
+    """
 
     kind: str
     ts: datetime | None
@@ -32,11 +35,16 @@ class Entry:
     source: str | None
     line: int | None
     locator: str | None
+    first_step: int | None = None
 
 
 @dataclass(frozen=True)
 class StoryUse:
-    """One use of the trajectory and its arithmetic: ``staleness = v_train - oldest``."""
+    """One use of the trajectory and its arithmetic: ``staleness = v_train - oldest``.
+
+    ``first_step``: trained in some of the steps from this one to ``step``, whose versions ``v_train`` covers; None = in
+    ``step`` itself. ``staleness`` may be narrower than the arithmetic says: logs may state or limit it.
+    """
 
     attempt: int
     step: int
@@ -47,11 +55,27 @@ class StoryUse:
     in_flight: Interval
     in_queue: Interval
     loss_tokens: Interval
+    first_step: int | None = None
+
+    @property
+    def narrowed(self) -> Interval | None:
+        """What version arithmetic alone says of the staleness, if the logs know it better; else None."""
+        if self.v_train.lo is None or self.oldest.hi is None:
+            low: float = 0
+        else:
+            low = max(self.v_train.lo - self.oldest.hi, 0)
+        high = None if self.v_train.hi is None or self.oldest.lo is None else self.v_train.hi - self.oldest.lo
+        least, most = self.staleness.lo or 0, self.staleness.hi
+        better = low < least or (most is not None and (high is None or most < high))
+        return Interval(low, high) if better else None
 
 
 @dataclass(frozen=True)
 class Story:
-    """A trajectory's life. ``fates``: ``kind:reason``, one = certain."""
+    """A trajectory's life. ``fates``: ``kind:reason``, one = certain.
+
+    ``multiplicity``: how many trajectories without names share this story; None = it is one trajectory by name.
+    """
 
     trajectory_id: str
     group_id: str | None
@@ -61,6 +85,7 @@ class Story:
     entries: tuple[Entry, ...]
     uses: tuple[StoryUse, ...]
     bound: int | None = None
+    multiplicity: Interval | None = None
     diagnostics: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
 
     def json(self) -> dict[str, Any]:
@@ -69,6 +94,7 @@ class Story:
             "trajectory_id": self.trajectory_id,
             "group_id": self.group_id,
             "attempt": self.attempt,
+            "multiplicity": (self.multiplicity or Interval.exact(1)).json(),
             "tokens": self.tokens.json(),
             "fates": list(self.fates),
             "bound": self.bound,
@@ -107,6 +133,7 @@ def tell_all(rebuilt: Rebuilt, trajectory_ids: Sequence[str], bound: int | None 
                 entries=entries.get(life["trajectory_id"], ()),
                 uses=uses.get(life["trajectory_id"], ()),
                 bound=bound,
+                multiplicity=Interval(life["multiplicity_lo"], life["multiplicity_hi"]) if life["anonymous"] else None,
             )
             for life in _rows(connection, "SELECT * FROM named_trajectories")
         }
@@ -117,17 +144,17 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[Entry, ..
     rows = _rows(
         connection,
         """
-        SELECT trajectory_id, kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, reason, evidence,
+        SELECT trajectory_id, kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, NULL::INTEGER AS first_step, reason, evidence,
                source, line, locator, CASE kind WHEN 'admitted' THEN 0 WHEN 'started' THEN 1 WHEN 'finished' THEN 4 WHEN 'enqueued' THEN 5
                WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth, NULL AS upto
         FROM events
         UNION ALL
-        SELECT trajectory_id, 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, evidence,
+        SELECT trajectory_id, 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, NULL, evidence,
                source, line, locator, 2, span_index, NULL
         FROM spans
         UNION ALL
-        SELECT uses.trajectory_id, 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_train_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
-               uses.step, CASE WHEN bool_and(step_lives.certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
+        SELECT uses.trajectory_id, 'trained', max(coalesce(step_lives.started, step_lives.ended)), min(v_first_lo), max(v_train_hi), min(loss_lo), max(loss_hi),
+               uses.step, CASE WHEN min(first_step) < uses.step THEN min(first_step) END, CASE WHEN bool_and(step_lives.certain) THEN NULL WHEN bool_or(rolled_back) THEN 'rolled back' WHEN bool_or(possible) THEN 'not confirmed'
                ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step, CASE WHEN bool_and(uses.span_index IS NOT NULL) THEN max(uses.span_index) END
         FROM uses
         JOIN step_lives ON step_lives.attempt = coalesce(uses.attempt, 0) AND step_lives.step = uses.step
@@ -172,12 +199,32 @@ def _entry(row: Mapping[str, Any]) -> Entry:
         source=row["source"],
         line=row["line"],
         locator=row["locator"],
+        first_step=row["first_step"],
     )
 
 
 def _uses(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[StoryUse, ...]]:
     uses: dict[str, tuple[StoryUse, ...]] = {}
-    for row in _rows(connection, "SELECT * FROM named_uses ORDER BY attempt, step"):
+    rows = _rows(
+        connection,
+        """
+        SELECT named_uses.*, oldest_lo, oldest_hi
+        FROM named_uses LEFT JOIN (
+            SELECT
+                key, step_key, min(coalesce(version_lo, 0)) AS oldest_lo,
+                -- Of spans that may all be masked, some holds the oldest token.
+                coalesce(
+                    min(version_hi) FILTER (token_uses.loss_lo > 0),
+                    CASE WHEN count(version_hi) = count(*) THEN max(version_hi) END
+                ) AS oldest_hi
+            FROM token_uses LEFT JOIN token_spans USING (key, span_index)
+            WHERE token_uses.loss_hi IS DISTINCT FROM 0
+            GROUP BY key, step_key
+        ) USING (key, step_key)
+        ORDER BY attempt, step
+        """,
+    )
+    for row in rows:
         uses[row["trajectory_id"]] = (*uses.get(row["trajectory_id"], ()), _use(row))
     return uses
 
@@ -188,19 +235,26 @@ def _use(row: Mapping[str, Any]) -> StoryUse:
         step=row["step"],
         certain=row["certain"],
         v_train=Interval(row["v_train_lo"], row["v_train_hi"]),
-        oldest=Interval(
-            None
-            if row["v_train_lo"] is None or row["staleness_hi"] is None
-            else row["v_train_lo"] - row["staleness_hi"],
-            None
-            if row["v_train_hi"] is None or row["staleness_lo"] is None
-            else row["v_train_hi"] - row["staleness_lo"],
-        ),
+        oldest=_oldest(row),
         staleness=Interval(row["staleness_lo"], row["staleness_hi"]),
         in_flight=Interval(row["flight_lo"], row["flight_hi"]),
         in_queue=Interval(row["queue_lo"], row["queue_hi"]),
         loss_tokens=Interval(row["loss_lo"], row["loss_hi"]),
+        first_step=row["first_step"],
     )
+
+
+def _oldest(row: Mapping[str, Any]) -> Interval:
+    """Version of the oldest trained token: within its spans, and as far from the weights as its staleness allows."""
+    lows, highs = [row["oldest_lo"]], [row["oldest_hi"]]
+    if row["v_train_lo"] is not None and row["staleness_hi"] is not None:
+        lows.append(row["v_train_lo"] - row["staleness_hi"])
+    if row["v_train_hi"] is not None and row["staleness_lo"] is not None:
+        highs.append(row["v_train_hi"] - row["staleness_lo"])
+    low = max((value for value in lows if value is not None), default=None)
+    high = min((value for value in highs if value is not None), default=None)
+    # Logs that contradict themselves leave nothing between; findings say so, and the staleness that is judged stands.
+    return Interval(lows[-1], highs[-1]) if low is not None and high is not None and low > high else Interval(low, high)
 
 
 def _plain(value: Any) -> Any:

@@ -69,8 +69,10 @@ def _describe(
     return {
         "trajectory_id": use["trajectory_id"],
         "group_id": use["group_id"] if use["grouped"] else None,
+        "multiplicity": Interval(use["multiplicity_lo"], use["multiplicity_hi"]).json() if use["anonymous"] else None,
         "attempt": use["attempt"],
         "step": use["step"],
+        "first_step": use["first_step"],
         "proven": use["proven"],
         "staleness": Interval(use["staleness_lo"], use["staleness_hi"]).open_above(lost).json(),
         "tokens": tokens.open_above(lost).json(),
@@ -88,7 +90,7 @@ def _stoppable(
     levels = []
     if groups_per_step and admitted_before is not None and admitted_before > bound * groups_per_step:
         levels.append("L1")
-    if use["flight_lo"] > bound:
+    if (use["flight_lo"] or 0) > bound:
         levels.append("L2")
     return [*levels, "L3"]
 

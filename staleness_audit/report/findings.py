@@ -14,7 +14,7 @@ from typing import Any, Literal
 from staleness_audit.report.terminal.conditions import condition_lines, condition_words
 from staleness_audit.report.terminal.verdict import bound_line, why
 from staleness_audit.report.terminal.verdict import violation_lines as count_lines
-from staleness_audit.report.terminal.words import Words, place
+from staleness_audit.report.terminal.words import Words, class_words, place, step_words
 from staleness_audit.report.terminal.worst import CONTROLS
 
 Data = Mapping[str, Any]
@@ -141,10 +141,13 @@ def violation_story(row: Mapping[str, Any], bound: int | None, words: Words = WO
     group = ""
     if row["group_id"] and row["group_id"] != row["trajectory_id"]:
         group = f" of group {words.plain(row['group_id'], 120)}"
+    who = f" ({about})" if (about := class_words(row.get("multiplicity"), words.glyphs)) else ""
+    first = row.get("first_step")
+    where = f"{'by' if first is None else 'in'} {step_words(row['step'], first)}"
     age = f"{'is' if row.get('proven', True) else 'may be'} {words.interval(row['staleness'])} versions old"
     parts = f"{words.interval(row['in_flight'])} in flight, {words.interval(row['in_queue'])} in the queue"
     story = (
-        f"{words.plain(row['trajectory_id'], 120)}{group}, trained by step {row['step']}: its oldest trained token "
+        f"{words.plain(row['trajectory_id'], 120)}{who}{group}, trained {where}: its oldest trained token "
         f"{age} ({parts}), the bound is {bound}; {words.count(row['tokens'], 'token')} beyond it."
     )
     stops = "; or at ".join(CONTROLS[level] for level in row["stoppable_at"])

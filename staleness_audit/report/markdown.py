@@ -16,7 +16,7 @@ from staleness_audit.report.findings import WORDS, Data, file_of, run_name, viol
 from staleness_audit.report.terminal.conditions import condition_outcome, condition_words
 from staleness_audit.report.terminal.cost import REASONS
 from staleness_audit.report.terminal.verdict import NAMES, bound_line, promise_lines, violation_lines, why
-from staleness_audit.report.terminal.words import percent, percent_interval, place
+from staleness_audit.report.terminal.words import class_size, percent, percent_interval, place, step_number
 
 MOST_CHARACTERS = 60_000
 """A comment may hold 65,536."""
@@ -158,8 +158,9 @@ def _worst(data: Data, worst: Sequence[Mapping[str, Any]], base: Path) -> str:
         mark = "" if row.get("proven", True) else " (possible)"
         rows.append(
             [
-                escape(row["trajectory_id"], 80),
-                str(row["step"]),
+                escape(row["trajectory_id"], 80)
+                + (f" ({size})" if (size := class_size(row.get("multiplicity"))) else ""),
+                step_number(row),
                 escape(WORDS.interval(row["staleness"])) + mark,
                 escape(WORDS.interval(row["in_flight"])),
                 escape(WORDS.interval(row["in_queue"])),

@@ -99,3 +99,10 @@ def test_the_windows_of_four_steps_share_their_sums(tmp_path: Path) -> None:
     shares = Counter((row["trajectories"]["lo"], row["trajectories"]["hi"]) for row in data["per_step"])
     # Six log records of four steps with 16, 15, 15, 16, 16 and 16 rows: no single step is said to hold them.
     assert shares == {(0, 16): 16, (0, 15): 8}
+
+
+def test_no_token_is_made_by_older_weights_than_one_before_it(case: tuple[str, Any, dict[str, Any]]) -> None:
+    # One server, halted while it takes new weights. So neither part is below 0, nor above the whole.
+    staleness = case[1].data["staleness"]
+    for part in ("in_flight_mean", "in_queue_mean"):
+        assert 0 <= staleness[part]["lo"] <= staleness[part]["hi"] <= staleness["token_mean"]["hi"]

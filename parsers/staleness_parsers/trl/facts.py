@@ -52,6 +52,8 @@ def facts(known: Known) -> RunFacts:
         groups_per_step=_groups_per_step(known),
         # A forked conversation's rows may be trained in different steps.
         replay=known.forked,
+        # One server makes all tokens, and each sync halts it, with its requests, until it has the new weights.
+        ascending=True,
     )
 
 

@@ -8,12 +8,14 @@
 --   flight_lo, flight_hi        its part in flight, v_end - v_gen; below 0 if the trajectory ended on older weights (null = open)
 --   queue_lo, queue_hi          its part in the queue, v_train - v_end
 --   own_mask                    the use states its own mask, so that it may differ from that of other uses
+--   whole                       the step takes the whole trajectory, which ended before it: both parts add up to the staleness
 --   impossible                  the log says a token is newer than the weights that trained it, or staler than its step allows
 WITH joined AS (
     SELECT
         use_rows.key, use_rows.step_key, token_spans.span_index, use_rows.certain, lag_hi,
         v_train_lo, v_train_hi, stated_max_hi, stated_min_lo, coalesce(version_lo, 0) AS version_lo, version_hi, v_end_lo, v_end_hi, rises,
         use_rows.loss_lo IS NOT NULL OR use_rows.loss_hi IS NOT NULL AS own_mask,
+        use_rows.span_index IS NULL AS all_spans,
         -- A logged total over several spans leaves each span what the others can't hold.
         CASE
             WHEN use_rows.loss_lo IS NULL THEN coalesce(token_spans.loss_lo, 0)
@@ -35,7 +37,7 @@ SELECT
     -- What the log says excludes itself: nothing is known of it. Of a use that may not be one, it says that it is none.
     CASE WHEN staleness_lo > staleness_hi THEN 0 ELSE staleness_lo END AS staleness_lo,
     CASE WHEN staleness_lo > staleness_hi THEN NULL ELSE staleness_hi END AS staleness_hi,
-    flight_lo, flight_hi, queue_lo, queue_hi, own_mask,
+    flight_lo, flight_hi, queue_lo, queue_hi, own_mask, whole,
     impossible OR coalesce(staleness_lo > staleness_hi, false) AS impossible
 FROM (
 SELECT
@@ -56,6 +58,7 @@ SELECT
     greatest(v_train_lo - coalesce(v_end_hi, v_train_lo), 0) AS queue_lo,
     CASE WHEN v_train_hi IS NOT NULL THEN greatest(v_train_hi - coalesce(v_end_lo, 0), 0) END AS queue_hi,
     own_mask,
+    all_spans AND NOT coalesce(greatest(version_lo, v_end_lo) > v_train_hi, false) AS whole,
     coalesce(version_lo > v_train_hi, false) AS impossible
 FROM joined CROSS JOIN facts
 )

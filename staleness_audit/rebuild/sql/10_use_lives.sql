@@ -22,11 +22,13 @@ WITH summed AS (
         min(CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_lo END) AS some_staleness_lo,
         max(CASE WHEN loss_hi = 0 THEN NULL ELSE staleness_hi END) AS staleness_hi,
         bool_or(staleness_hi IS NULL AND loss_hi IS DISTINCT FROM 0) AS staleness_open,
-        max(CASE WHEN loss_lo > 0 THEN flight_lo END) AS flight_lo,
+        max(CASE WHEN loss_lo > 0 THEN flight_lo END) AS sure_flight_lo,
+        CASE WHEN count(flight_lo) = count(*) THEN min(CASE WHEN loss_hi = 0 THEN NULL ELSE flight_lo END) END AS some_flight_lo,
         max(CASE WHEN loss_hi = 0 THEN NULL ELSE flight_hi END) AS flight_hi,
         bool_or(flight_hi IS NULL AND loss_hi IS DISTINCT FROM 0) AS flight_open,
         max(queue_lo) AS queue_lo,
         min(queue_hi) AS queue_hi,
+        bool_and(whole) AS whole,
         bool_or(impossible) AS impossible
     FROM token_uses
     GROUP BY key, step_key
@@ -46,12 +48,24 @@ told AS (
         WHERE loss_lo IS NOT NULL OR loss_hi IS NOT NULL OR lag_lo IS NOT NULL OR lag_hi IS NOT NULL
     )
     GROUP BY key, step_key
+),
+joined AS (
+    SELECT
+        summed.key, summed.step_key, certain, greatest(summed.loss_lo, told.loss_lo) AS loss_lo, least(summed.loss_hi, told.loss_hi) AS loss_hi,
+        greatest(sure_staleness_lo, CASE WHEN sure_staleness_lo IS NULL THEN some_staleness_lo END, lag_lo) AS staleness_lo,
+        CASE WHEN staleness_open THEN lag_hi ELSE least(staleness_hi, lag_hi) END AS staleness_hi,
+        coalesce(sure_flight_lo, some_flight_lo) AS flight_lo,
+        CASE WHEN NOT flight_open THEN flight_hi END AS flight_hi,
+        queue_lo, queue_hi, whole, impossible
+    FROM summed LEFT JOIN told ON summed.key = told.key AND summed.step_key = told.step_key
 )
+-- The oldest token has the largest part in flight, and all wait equally long: the two parts add up to the staleness,
+-- which the log may know better than either of them.
 SELECT
-    summed.key, summed.step_key, certain, greatest(summed.loss_lo, told.loss_lo) AS loss_lo, least(summed.loss_hi, told.loss_hi) AS loss_hi,
-    greatest(sure_staleness_lo, CASE WHEN sure_staleness_lo IS NULL THEN some_staleness_lo END, lag_lo) AS staleness_lo,
-    CASE WHEN staleness_open THEN lag_hi ELSE least(staleness_hi, lag_hi) END AS staleness_hi,
-    coalesce(flight_lo, 0) AS flight_lo,
-    CASE WHEN NOT flight_open THEN flight_hi END AS flight_hi,
-    queue_lo, queue_hi, impossible
-FROM summed LEFT JOIN told ON summed.key = told.key AND summed.step_key = told.step_key
+    key, step_key, certain, loss_lo, loss_hi, staleness_lo, staleness_hi,
+    CASE WHEN NOT whole OR staleness_lo - queue_hi IS NULL THEN flight_lo ELSE greatest(flight_lo, staleness_lo - queue_hi) END AS flight_lo,
+    CASE WHEN NOT whole OR staleness_hi - queue_lo IS NULL THEN flight_hi ELSE least(flight_hi, staleness_hi - queue_lo) END AS flight_hi,
+    CASE WHEN NOT whole OR staleness_lo - flight_hi IS NULL THEN queue_lo ELSE greatest(queue_lo, staleness_lo - flight_hi) END AS queue_lo,
+    CASE WHEN NOT whole OR staleness_hi - flight_lo IS NULL THEN queue_hi ELSE least(queue_hi, staleness_hi - flight_lo) END AS queue_hi,
+    impossible
+FROM joined

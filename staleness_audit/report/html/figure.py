@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from staleness_audit.report.terminal.words import Glyphs, Words
+from staleness_audit.report.terminal.words import Glyphs, Words, step_number, step_words
 
 WORDS = Words(Glyphs(to="–"))
 """How this page speaks: ``3–5``, ``≥ 3``."""
@@ -168,9 +168,19 @@ class StepNames:
         return cls(len({row["attempt"] for row in data["per_step"]}) > 1)
 
     def __call__(self, row: Mapping[str, Any], last: Mapping[str, Any] | None = None) -> str:
-        """Return the name of a step, or of the run of steps to ``last``; rows with ``attempt`` and ``step``."""
+        """Return the name of a step, or of the run of steps to ``last``; rows with ``attempt`` and ``step``.
+
+        A listed violation may have taken place in any of several steps.
+        """
         end = "" if last is None or last["step"] == row["step"] else f"{WORDS.glyphs.to}{last['step']}"
-        return f"{row['step']}{end}" + (f" (attempt {row['attempt']})" if self.several else "")
+        return f"{step_number(row, WORDS.glyphs)}{end}{self._attempt(row)}"
+
+    def in_words(self, row: Mapping[str, Any]) -> str:
+        """``step 8``, ``some step from 5 to 8 (attempt 1)``: where a listed violation took place."""
+        return step_words(row["step"], row.get("first_step")) + self._attempt(row)
+
+    def _attempt(self, row: Mapping[str, Any]) -> str:
+        return f" (attempt {row['attempt']})" if self.several else ""
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

@@ -72,7 +72,8 @@ def steps_figure(data: Data, extremes: Rows, anchors: Anchors) -> Figure | Missi
             " Click a marked violation to read its story."
             if bound is not None and any(row["mark"] for row in joined)
             else ""
-        ),
+        )
+        + _unplaced(data),
         traces=_step_traces(joined),
         layout=layout,
         table=_steps_table(data, least, anchors, lost),
@@ -258,7 +259,22 @@ def _steps_alt(data: Data, rows: Sequence[Mapping[str, Any]]) -> str:
         return text + " No bound is known."
     proven = sum(bool(row["violations"]["lo"]) for row in rows)
     possible = sum(row["violations"]["hi"] != 0 and not row["violations"]["lo"] for row in rows)
-    return text + f" The bound is {bound}: violations are proven in {proven} and possible in {possible} other steps."
+    text += f" The bound is {bound}: violations are proven in {proven} and possible in {possible} other steps."
+    return text + _unplaced(data)
+
+
+def _unplaced(data: Data) -> str:
+    """Say of which violations no step can be marked as proven, since what the logs prove is of several together."""
+    ranges = data["violations"].get("step_ranges") or []
+    if not ranges:
+        return ""
+    name, listed = StepNames.of(data), ranges[:8]
+    more = f" and {len(ranges) - len(listed)} more runs of steps" if len(ranges) > len(listed) else ""
+    shown = ", ".join(map(name, listed))
+    return (
+        f" Violations are proven in the steps {shown}{more}, but in which of the steps of each is not known, so none "
+        "is marked as proven."
+    )
 
 
 def _steps_table(data: Data, least: Mapping[Any, Mapping[str, Any]], anchors: Anchors, lost: bool) -> Table:

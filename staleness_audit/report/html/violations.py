@@ -23,7 +23,7 @@ from staleness_audit.report.terminal.story import (
     what_happened,
     worst_use,
 )
-from staleness_audit.report.terminal.words import moment, place
+from staleness_audit.report.terminal.words import class_size, class_words, moment, place, step_words
 from staleness_audit.report.terminal.worst import CONTROLS
 
 Data = Mapping[str, Any]
@@ -87,6 +87,7 @@ def worst_table(data: Data) -> Table | None:
             Cell("proven" if row["proven"] else "possible", None, "fail" if row["proven"] else "possible"),
             Cell(WORDS.plain(row["trajectory_id"], 120), f"#{anchor_of(row)}", "id"),
             Cell(WORDS.plain(row["group_id"], 120) if row["group_id"] else "", None, "id"),
+            class_size(row.get("multiplicity"), WORDS.glyphs) or "1",
             name(row),
             WORDS.interval(row["staleness"]),
             WORDS.interval(row["in_flight"]),
@@ -106,6 +107,7 @@ def worst_table(data: Data) -> Table | None:
             "certainty",
             "trajectory",
             "group",
+            "trajectories#",
             "step#",
             "staleness#",
             "in flight#",
@@ -127,7 +129,7 @@ def tellings(data: Data, stories: Mapping[str, Story]) -> tuple[Telling, ...]:
     """Tell each listed violation; ``stories`` by trajectory."""
     name, bound = StepNames.of(data), data["bound"]["value"]
     told = [row for row in data["violations"]["worst"] or [] if row["trajectory_id"] in stories]
-    return tuple(_telling(row, stories[row["trajectory_id"]], bound, name(row)) for row in told)
+    return tuple(_telling(row, stories[row["trajectory_id"]], bound, name.in_words(row)) for row in told)
 
 
 def _telling(row: Mapping[str, Any], story: Story, bound: int, step: str) -> Telling:
@@ -140,10 +142,12 @@ def _telling(row: Mapping[str, Any], story: Story, bound: int, step: str) -> Tel
         anchor=anchor_of(row),
         proven=row["proven"],
         name=name,
-        headline=f"{verb} {age} old in step {step}",
+        headline=f"{verb} {age} old in {step}",
         actors=_actors(story),
         life=_life(story),
-        ages=f"Age: staleness of these tokens in step {used.step}." if (used := worst_use(story.uses)) else "",
+        ages=f"Age: staleness of these tokens in {step_words(used.step, used.first_step)}."
+        if (used := worst_use(story.uses))
+        else "",
         conclusion=(
             *(subtraction(use, bound, WORDS).plain for use in uses),
             f"It could have been stopped at {controls}." if controls else "",
@@ -173,7 +177,8 @@ def _actors(story: Story) -> str:
     fates = [fate_name(fate, WORDS) for fate in story.fates]
     fate = ("fate: " if len(fates) < 2 else "fate is one of: ") + (", ".join(fates) or "not known")
     tokens = WORDS.count(story.tokens.json(), "sampled token")
-    return f"Let T be this trajectory: {group}admitted by attempt {story.attempt}, {tokens}, {fate}."
+    who = class_words(story.multiplicity.json(), WORDS.glyphs) if story.multiplicity else "this trajectory"
+    return f"Let T be {who}: {group}admitted by attempt {story.attempt}, {tokens}, {fate}."
 
 
 def _life(story: Story) -> tuple[LifeRow, ...]:
@@ -186,7 +191,7 @@ def _life(story: Story) -> tuple[LifeRow, ...]:
         if row.tokens is None:
             drawn.append(LifeRow(row.label, row.what, "", "", False, "", 0, 0))
             continue
-        age, beyond = age_of(row.version, worst, story.bound)
+        age, beyond = age_of(row.version, worst, story.bound, WORDS, alone=len(spans) == 1)
         low = row.tokens.lo or 0
         high = low if row.tokens.hi is None else row.tokens.hi
         exact = row.version is not None and row.version.is_exact and row.version.lo is not None

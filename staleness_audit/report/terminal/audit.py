@@ -253,8 +253,11 @@ def _parts(staleness: Mapping[str, Any], page: Page) -> str:
     flight, queue = page.interval(staleness["in_flight_mean"]), page.interval(staleness["in_queue_mean"])
     if flight == queue == "unknown":
         return ""
+    below = staleness["in_flight_mean"]["lo"]
+    older = "; below 0 if it ended on an engine with older weights" if below is None or below < 0 else ""
     return (
-        f"{flight} arose in flight (while its trajectory was generated), {queue} in the queue (waiting to be trained)"
+        f"{flight} arose in flight (while its trajectory was generated{older}), {queue} in the queue (waiting to be "
+        "trained)"
     )
 
 

@@ -16,7 +16,7 @@ from staleness_audit.check.story import Entry, Story, StoryUse
 from staleness_audit.report.terminal.cost import REASONS
 from staleness_audit.report.terminal.histogram import bar
 from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import Words, is_exact, moment, number, place
+from staleness_audit.report.terminal.words import Words, class_words, is_exact, moment, number, place, step_words
 from staleness_audit.report.terminal.worst import CONTROLS
 
 BAR = 24
@@ -53,7 +53,14 @@ def render_story(story: Story, console: Console, *, stoppable: Mapping[int, Sequ
 
 def _actors(story: Story, page: Page) -> None:
     page.print()
-    page.print(Text.assemble("Let T be trajectory ", (page.plain(story.trajectory_id), "bold"), "."))
+    words = class_words(story.multiplicity.json() if story.multiplicity else None, page.glyphs)
+    page.print(
+        Text.assemble(
+            f"Let T be {'' if words else 'trajectory '}",
+            (page.plain(story.trajectory_id), "bold"),
+            f", {words}." if words else ".",
+        )
+    )
     group = f"T belongs to group {page.plain(story.group_id, 200)}" if story.group_id else "No group of T is logged"
     tokens = page.count(story.tokens.json(), "sampled token")
     fates = [fate_name(fate, page) for fate in story.fates]
@@ -80,6 +87,7 @@ class Row:
     what: str
     tokens: Interval | None = None
     version: Interval | None = None
+    trains: bool = False
 
 
 def _drawing(story: Story, page: Page) -> None:
@@ -93,12 +101,15 @@ def _drawing(story: Story, page: Page) -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     for _ in range(4):
         table.add_column(no_wrap=True)
-    ages = [("", False) if row.tokens is None else age_of(row.version, worst, story.bound) for row in rows]
+    ages = [
+        ("", False) if row.tokens is None else age_of(row.version, worst, story.bound, page, alone=len(spans) == 1)
+        for row in rows
+    ]
     counts = ["" if row.tokens is None else page.count(row.tokens.json(), "token") for row in rows]
     length = page.room(BAR, [(row.label, count, age) for row, count, (age, _) in zip(rows, counts, ages, strict=True)])
     for row, count, (age, beyond) in zip(rows, counts, ages, strict=True):
         if row.tokens is None:
-            quiet = "bold" if row.what.startswith("step") else "dim"
+            quiet = "bold" if row.trains else "dim"
             table.add_row(Text(row.label, "bold"), Text(row.what, quiet), "", "")
             continue
         style = "red" if beyond else "green" if worst is not None and story.bound is not None else "cyan"
@@ -107,7 +118,7 @@ def _drawing(story: Story, page: Page) -> None:
         table.add_row(Text(row.label, "bold"), drawn, count, Text(age, style))
     page.print(table, 2)
     if worst is not None:
-        page.print(Text(f"age: staleness of these tokens in step {worst.step}", "dim"), 2)
+        page.print(Text(f"age: staleness of these tokens in {step_words(worst.step, worst.first_step)}", "dim"), 2)
 
 
 def joined_spans(spans: Sequence[Entry]) -> list[tuple[Interval, Interval]]:
@@ -134,11 +145,13 @@ def life_rows(spans: Sequence[tuple[Interval, Interval]], uses: Sequence[StoryUs
     for use in uses:
         if last is not None:
             rows += _gap(last, use.v_train, "waits in the queue" if use is uses[0] else "", words)
+        trained = words.count(use.loss_tokens.json(), "token")
         doubt = "" if use.certain else " (not confirmed)"
         rows.append(
             Row(
                 version_name(use.v_train, words),
-                f"step {use.step} trains on {words.count(use.loss_tokens.json(), 'token')}{doubt}",
+                f"{step_words(use.step, use.first_step)} trains on {trained}{doubt}",
+                trains=True,
             )
         )
         last = use.v_train
@@ -167,12 +180,22 @@ def version_name(version: Interval, words: Words) -> str:
     )
 
 
-def age_of(version: Interval | None, use: StoryUse | None, bound: int | None) -> tuple[str, bool]:
-    """Staleness of a span's tokens in a use, and whether it is certainly beyond the bound."""
-    if version is None or use is None or not version.is_exact or not use.v_train.is_exact:
+def age_of(
+    version: Interval | None, use: StoryUse | None, bound: int | None, words: Words, *, alone: bool = False
+) -> tuple[str, bool]:
+    """Staleness of a span's tokens in a use, and whether it is certainly beyond the bound.
+
+    ``alone``: the span holds all tokens, so that none of them is older than the staleness of the use.
+    """
+    if version is None or use is None or use.v_train.hi is None or version.hi is None:
         return "", False
-    age = int((use.v_train.lo or 0) - (version.lo or 0))
-    return f"age {age}", bound is not None and age > bound
+    low = (use.v_train.lo or 0) - version.hi
+    high = use.v_train.hi - (version.lo or 0)
+    if low < high:
+        low = max(low, 0)
+        if alone and use.staleness.hi is not None:
+            high = max(min(high, use.staleness.hi), low)
+    return f"age {words.interval(Interval(low, high).json())}", bound is not None and low > bound
 
 
 def worst_use(uses: Sequence[StoryUse]) -> StoryUse | None:
@@ -220,7 +243,9 @@ def what_happened(entry: Entry, words: Words) -> Text:
     """Say what an entry tells, with its step, tokens and reason."""
     text = Text(WHAT.get(entry.kind) or words.plain(entry.kind, 40))
     if entry.step is not None:
-        text.append(f" by step {entry.step}" if entry.kind == "trained" else f" (step {entry.step})")
+        step = step_words(entry.step, entry.first_step)
+        by = "by" if entry.first_step is None else "in"
+        text.append(f" {by} {step}" if entry.kind == "trained" else f" ({step})")
     if entry.kind in ("span", "trained") and entry.tokens is not None:
         text.append(f": {words.count(entry.tokens.json(), 'token')}")
     if entry.reason:
@@ -264,11 +289,13 @@ def _ending(story: Story, page: Page, stoppable: Mapping[int, Sequence[str]]) ->
 
 def subtraction(use: StoryUse, bound: int | None, words: Words) -> Text:
     """Say what a use implies: the versions, their difference, and how it compares with the bound."""
+    step = step_words(use.step, use.first_step)
+    step = step[0].upper() + step[1:]
     if use.loss_tokens.hi == 0:
-        return Text(f"Step {use.step} takes T, but the loss masks all of its tokens: it has no staleness there.")
+        return Text(f"{step} takes T, but the loss masks all of its tokens: it has no staleness there.")
     train, oldest = version_name(use.v_train, words), version_name(use.oldest, words)
     stale = words.interval(use.staleness.json())
-    text = Text(f"Step {use.step} trains from {train}; the oldest trained token of T is {oldest}. ")
+    text = Text(f"{step} trains from {train}; the oldest trained token of T is {oldest}. ")
     if is_exact(use.v_train.json()) and is_exact(use.oldest.json()):
         text.append(f"{number(use.v_train.lo or 0)} - {number(use.oldest.lo or 0)} = {stale}", "bold")
     else:
@@ -277,6 +304,9 @@ def subtraction(use: StoryUse, bound: int | None, words: Words) -> Text:
         text.append(*_judged(use, bound, words))
     flight, queue = words.interval(use.in_flight.json()), words.interval(use.in_queue.json())
     text.append(f": {flight} in flight, {queue} in the queue.")
+    if use.narrowed is not None:
+        loose = words.interval(use.narrowed.json())
+        text.append(f" The versions alone would allow {loose}; the logs say more of its staleness.")
     if not use.certain:
         text.append(" The step is not confirmed to count, so this proves nothing.")
     return text

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from staleness_audit.report.terminal.words import Words, is_zero, number
+from staleness_audit.report.terminal.words import Words, is_zero, number, step_number
 
 Data = Mapping[str, Any]
 
@@ -147,7 +147,9 @@ def violation_lines(data: Data, words: Words) -> tuple[str, str]:
             words.count({"lo": value["lo"], "hi": value["lo"]}, _SINGULAR[unit]) for unit, value in units.items()
         )
         if steps:
-            proven += f", in {len(steps)} {'step' if len(steps) == 1 else 'steps'} ({_listed_steps(steps)})"
+            proven += f", in {len(steps)} {'step' if len(steps) == 1 else 'steps'} ({_listed_steps(steps, words)})"
+        if ranges := violations.get("step_ranges"):
+            proven += f"; of steps {_listed_steps(ranges, words)} each taken together: in which of them is not known"
     if any(value["hi"] is None for value in units.values()):
         return proven, "an unknown number" + ("" if proven == "none" else " more")
     beyond = {unit: value["hi"] - (value["lo"] or 0) for unit, value in units.items()}
@@ -161,10 +163,10 @@ def violation_lines(data: Data, words: Words) -> tuple[str, str]:
 _SINGULAR = {"trajectories": "trajectory", "groups": "group", "tokens": "token"}
 
 
-def _listed_steps(steps: list[Mapping[str, Any]], most: int = 8) -> str:
-    attempts = {row["attempt"] for row in steps}
+def _listed_steps(steps: list[Mapping[str, Any]], words: Words, most: int = 8) -> str:
+    several = len({row["attempt"] for row in steps}) > 1
     names = [
-        str(row["step"]) if len(attempts) == 1 else f"{row['step']} of attempt {row['attempt']}" for row in steps[:most]
+        step_number(row, words.glyphs) + (f" of attempt {row['attempt']}" if several else "") for row in steps[:most]
     ]
     return ", ".join(names) + (f", and {len(steps) - most} more" if len(steps) > most else "")
 

@@ -90,6 +90,33 @@ def count(value: JsonInterval, noun: str, glyphs: Glyphs = UNICODE) -> str:
     return f"{shown} {noun if shown == '1' else plural(noun)}"
 
 
+def step_words(step: int, first_step: int | None = None) -> str:
+    """``step 8``, ``some step from 5 to 8``: where a use took place."""
+    return f"step {step}" if first_step is None else f"some step from {first_step} to {step}"
+
+
+def step_number(row: Mapping[str, Any], glyphs: Glyphs = UNICODE) -> str:
+    """``8``, ``5..8``: the same of a listed violation, for tables."""
+    first = row.get("first_step")
+    return str(row["step"]) if first is None else f"{first}{glyphs.to}{row['step']}"
+
+
+def class_size(multiplicity: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
+    """``2..4`` for a row that stands for so many trajectories without names; empty for a single trajectory."""
+    if multiplicity is None or multiplicity["lo"] == multiplicity["hi"] == 1:
+        return ""
+    low, high = multiplicity["lo"] or 0, multiplicity["hi"]
+    return f"{glyphs.at_least} {number(low)}" if high is None else interval({"lo": low, "hi": high}, glyphs)
+
+
+def class_words(multiplicity: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
+    """``a class of 2..4 trajectories without names``, ``a trajectory without a name``; empty for one with a name."""
+    if multiplicity is None:
+        return ""
+    size = class_size(multiplicity, glyphs)
+    return f"a class of {size} trajectories without names" if size else "a trajectory without a name"
+
+
 def plural(noun: str) -> str:
     """Plural of the few nouns that are counted here."""
     return noun[:-1] + "ies" if noun.endswith("y") else noun + "s"

@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import place, shorten
+from staleness_audit.report.terminal.words import class_size, class_words, place, shorten, step_number, step_words
 
 NAME = 34
 """Columns for the name of a trajectory: that of a UUID without its dashes, and a little."""
@@ -35,12 +35,14 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     names = [
         name if not mixed or row.get("proven", True) else f"{name} ?" for name, row in zip(names, worst, strict=True)
     ]
+    sizes = [class_size(row.get("multiplicity"), page.glyphs) for row in worst]
+    names = [f"{name} ({size})" if size else name for name, size in zip(names, sizes, strict=True)]
     several = len({row.get("attempt", 0) for row in worst}) > 1
     title, places = _places(worst, page, page.width - FIGURES - max(len("trajectory"), *map(len, names)))
     rows: list[tuple[str | Text, ...]] = [
         (
             name,
-            f"{row['step']} (attempt {row['attempt']})" if several else str(row["step"]),
+            step_number(row, page.glyphs) + (f" (attempt {row['attempt']})" if several else ""),
             Text(page.interval(row["staleness"]), "red" if row.get("proven", True) else ""),
             page.interval(row["in_flight"]),
             page.interval(row["in_queue"]),
@@ -55,6 +57,8 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     page.print(
         Text(
             ("?: possible, not proven. " if mixed else "")
+            + ("(n): a class of n trajectories without names. " if any(sizes) else "")
+            + ("step n..m: in some of these steps. " if any(row.get("first_step") is not None for row in worst) else "")
             + "flight, queue: versions that passed while it was generated, and while it waited to be trained. "
             "tokens: those beyond the bound. stop at: which control could have prevented it: L1 admission, "
             "L2 cancelling in flight, L3 the training input.",
@@ -91,12 +95,13 @@ def _story(data: Mapping[str, Any], row: Mapping[str, Any], page: Page) -> None:
         if row["group_id"] and row["group_id"] != row["trajectory_id"]
         else ""
     )
+    who = f" ({words})" if (words := class_words(row.get("multiplicity"), page.glyphs)) else ""
     page.print()
     sure = row.get("proven", True)
     page.print(
         Text.assemble(
             (f"{'The worst' if sure else 'For instance'}: {name}", "bold"),
-            f"{group}, trained by step {row['step']}. Its oldest trained token "
+            f"{who}{group}, trained {_step(row)}. Its oldest trained token "
             f"{'is' if sure else 'may be'} {interval(row['staleness'])} versions old: "
             f"{interval(row['in_flight'])} in flight, {interval(row['in_queue'])} in the queue; the bound is {bound}."
             + _stop(row),
@@ -115,6 +120,11 @@ def _stop(row: Mapping[str, Any]) -> str:
     if not row["stoppable_at"] or not (row.get("proven", True) or row["staleness"]["lo"]):
         return ""
     return f" Could have been stopped at {'; or at '.join(CONTROLS[level] for level in row['stoppable_at'])}."
+
+
+def _step(row: Mapping[str, Any]) -> str:
+    first = row.get("first_step")
+    return f"{'by' if first is None else 'in'} {step_words(row['step'], first)}"
 
 
 def _known(item: Mapping[str, Any]) -> str:
