@@ -6,6 +6,7 @@ and a resume that appends to the same files under ids from 0.
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from pathlib import Path
@@ -60,3 +61,23 @@ def test_without_some_of_its_files_the_truth_stays_inside(gone: tuple[str, ...],
     expected = json.loads((CASE / "expected.json").read_text())
     loose = {**expected, "bounds": expected["bounds"] + expected["exact"], "exact": [], "width": {}}
     assert list(faults(loose, run_audit(case, tmp_path))) == []
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_of_a_log_cut_short_the_truth_stays_inside(share: float, tmp_path: Path) -> None:
+    """The other files go on: what finished after the cut may be in any later batch, however old it is.
+
+    The cuts lie in the first launch, right before the second one, and inside the second.
+    """
+    case = tmp_path / "case"
+    shutil.copytree(CASE, case)
+    packed = next(case.rglob("main.log.gz"))
+    log = gzip.decompress(packed.read_bytes())
+    packed.unlink()
+    packed.with_suffix("").write_bytes(log[: int(len(log) * share)])
+    expected = json.loads((CASE / "expected.json").read_text())
+    loose = {**expected, "bounds": expected["bounds"] + expected["exact"], "exact": [], "width": {}}
+    found = run_audit(case, tmp_path)
+    assert list(faults(loose, found)) == []
+    dropped = found.document["trajectories"]["dropped"]
+    assert dropped["unknown"] == {"lo": 0, "hi": None}, "a rejection after the cut may have left no record"

@@ -46,15 +46,22 @@ class Batches:
         return None if at is None else next((number for end, number in self.windows if at <= end), None)
 
 
-def assemble(launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content], settings: Settings) -> Batches:
-    """Replay the batches of one launch."""
+def assemble(
+    launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content], settings: Settings, *, missing: bool
+) -> Batches:
+    """Replay the batches of one launch.
+
+    ``missing``: some tasks of the run are known by nothing but their dumps, or not at all. Then only a batch that
+    agrees with its step's statistics is believed, and nothing bounds how old a member of another one is.
+    """
     found = Batches()
-    steps = [launch.steps[number] for number in sorted(launch.steps) if launch.steps[number].windows]
-    found.windows = [(max(end for _, end in step.windows.values()), step.number) for step in steps]
+    timed = [launch.steps[number] for number in sorted(launch.steps) if launch.steps[number].windows]
+    steps = [step for step in timed if not launch.unseen(step)]
+    found.windows = [(max(end for _, end in step.windows.values()), step.number) for step in timed]
     ranks = sorted({task.rank for task in tasks})
     size = settings.batch or _guess_batch(steps, contents, tasks)
     ready = [task for task in tasks if task.ready is not None and task.status is not None]
-    everything = {task.key for task in tasks if task.status in ("accepted", None)}
+    everything = {task.key for task in tasks if task.status in ("accepted", None) or (missing and not task.sure)}
     if not steps or not ready or not size or size % max(len(ranks), 1) or not launch.dated or _gap(launch, steps):
         # Which of them were trained nobody can say; without steps none was.
         found.hidden = everything if launch.steps else set()
@@ -78,12 +85,18 @@ def assemble(launch: Launch, tasks: Sequence[Task], contents: dict[Key, Content]
     outcome = _settle_doubts(run, ready)
     for step, assigned in zip(steps, outcome, strict=True):
         batch = found.steps[step.number] = Batch(checked=assigned.checked)
-        for index in assigned.certain:
+        believed = assigned.checked or not missing
+        for index in assigned.certain if believed else ():
             found.step_of[by_index[index].key] = step.number
-        batch.perhaps = {by_index[index].key for index in assigned.perhaps}
-        if not assigned.certain and not assigned.perhaps:
+        batch.perhaps = {by_index[index].key for index in assigned.perhaps} if believed else set()
+        if not believed or not (assigned.certain or assigned.perhaps):
             found.unexplained.append(step.number)
-    _leave_open(found, steps, ready, contents, more=len(steps) < len(launch.steps))
+    _leave_open(found, steps, ready, contents)
+    if len(steps) < len(launch.steps):
+        # The other steps took what they took at a time that nobody knows, or after the log's end.
+        found.hidden |= everything - found.step_of.keys()
+    if not missing:
+        _bound_age(found, contents)
     return found
 
 
@@ -189,13 +202,8 @@ def _checker(
     return check
 
 
-def _leave_open(
-    found: Batches, steps: Sequence[Step], ready: Sequence[Task], contents: dict[Key, Content], *, more: bool
-) -> None:
-    """Hide tasks that may or may not have been trained, and bound how old a member of their step can be.
-
-    ``more``: other steps were trained of which nobody knows when they were collected.
-    """
+def _leave_open(found: Batches, steps: Sequence[Step], ready: Sequence[Task], contents: dict[Key, Content]) -> None:
+    """Hide tasks that may or may not have been trained."""
     for number in found.unexplained:
         step = next(step for step in steps if step.number == number)
         latest = max(end for _, end in step.windows.values()) + LATE
@@ -215,8 +223,10 @@ def _leave_open(
                 del found.step_of[key]
     for batch in found.steps.values():
         found.hidden |= batch.perhaps - found.step_of.keys()
-    if more:
-        found.hidden |= {task.key for task in ready if task.key not in found.step_of and task.status != "rejected"}
+
+
+def _bound_age(found: Batches, contents: dict[Key, Content]) -> None:
+    """Bound how old a member of a step can be whose batch is partly open: its members are among known tasks."""
     for number, batch in found.steps.items():
         if not batch.perhaps:
             continue

@@ -142,8 +142,8 @@ def _unseen(known: Known) -> frozenset[str]:
         unseen |= {"pending", "lost"}
     if any(not task.sure for task in known.tasks if task.ready is not None):
         unseen.add("dropped")
-    submitted = any(row["kind"] in ("submitted", "old_submit") for launch in known.launches for row in launch.log)
-    if not submitted:
+    active = [launch for launch in known.launches if launch.steps or launch.sessions]
+    if not all(any(row["kind"] in ("submitted", "old_submit") for row in launch.log) for launch in active):
         # Tasks that fail before their first sample leave no record, and a crash takes up to 255 records with it.
         unseen |= {"dropped", "lost", "pending"}
     return frozenset(unseen)

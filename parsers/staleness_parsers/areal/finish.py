@@ -38,8 +38,11 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     contents = {
         task.key: content_of(task, groups.get(task.key, ()), found[task.launch], dialect, settings) for task in tasks
     }
+    missing = bool(homeless and tasks) or any(launch.breaks_off is not None for launch in found)
     batches = {
-        launch.number: assemble(launch, [t for t in tasks if t.launch == launch.number], contents, settings)
+        launch.number: assemble(
+            launch, [t for t in tasks if t.launch == launch.number], contents, settings, missing=missing
+        )
         for launch in found
     }
     book = Book(sink, settings, found, batches, contents, multiple=len({task.rank for task in tasks}) > 1)
@@ -74,13 +77,27 @@ def _tell(sink: Sink, known: Known, homeless: int) -> None:
             "No file tells of a training step; add main.log, the perf_tracer folder, or the TensorBoard files.",
             opens="training",
         )
+    for launch in known.launches:
+        if launch.breaks_off is None:
+            continue
+        last = launch.log[-1]
+        sink.diagnose(
+            "warning",
+            "log-breaks-off",
+            f"The log ends here, but other files go on: what became of the tasks of launch {launch.number} after this "
+            "is not known; restore the whole log.",
+            source=last["source"],
+            line=last["line"],
+            # What the steps trained is counted all the same: see ``step-uncounted``.
+            opens="fates",
+        )
     counted = all("n_seqs" in step.values for launch in known.launches for step in launch.steps.values())
     if homeless and known.traced:
         sink.diagnose(
             "warning",
             "rows-without-task",
-            f"{homeless} dumped groups belong to no task of the log; restore the log from its beginning.",
-            opens=None if counted else "training",
+            f"{homeless} dumped groups belong to no task of the log; restore the whole log.",
+            opens="fates" if counted else "training",
         )
     if known.dialect.void:
         sink.diagnose(
@@ -95,8 +112,8 @@ def _tell(sink: Sink, known: Known, homeless: int) -> None:
             sink.diagnose(
                 "warning",
                 "batch-unexplained",
-                f"No way of putting together the batch of step {number} agrees with what the step logged; its "
-                "trajectories are only counted. Switch on rollout.enable_rollout_tracing and perf_tracer.enabled.",
+                f"No way of putting together the batch of step {number} is borne out by what the step logged; "
+                "its trajectories are only counted. Switch on rollout.enable_rollout_tracing and perf_tracer.enabled.",
                 source=step.proof[0] if step.proof else None,
                 line=step.proof[1] if step.proof else None,
                 opens=None if "n_seqs" in step.values else "training",

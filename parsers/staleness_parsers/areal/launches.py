@@ -51,7 +51,8 @@ class Step:
 class Launch:
     """One launch of the trainer; it starts from version ``first`` and its first step has that number.
 
-    ``pauses``: from an update of the weights to the next collection nothing is started or handed over.
+    ``pauses``: from an update of the weights to the next collection nothing is started or handed over. ``breaks_off``:
+    when its log ends although other files show that it went on; what its tasks did afterwards is not known.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Launch:
     marks: list[int] = field(default_factory=list)
     started: int | None = None
     dated: bool = True
+    breaks_off: int | None = None
 
     @property
     def start_version(self) -> int:
@@ -79,6 +81,10 @@ class Launch:
     def version_hi(self, at: int | None) -> int:
         """Newest version that may have been in force at a time; the last one if the time is not known."""
         return self.start_version + (len(self.marks) if at is None else bisect_left(self.marks, at + CLOCKS))
+
+    def unseen(self, step: Step) -> bool:
+        """Whether the log breaks off before the step's batch was complete."""
+        return self.breaks_off is not None and any(end > self.breaks_off for _, end in step.windows.values())
 
     def evaluating(self, at: int | None) -> bool:
         """Whether a time lies inside an evaluation; no training task starts shortly before one either."""
@@ -104,6 +110,7 @@ def launches(
     shift = _zone(found, events, runs)
     for row in log:
         row["us"] = None if row["us"] is None else row["us"] + (shift or 0)
+    found += _after_the_log(found, events, runs) if shift is not None else []
     _give(found, events, lambda launch, rows: launch.scalars.extend(rows), lambda rows: rows[0]["wall"])
     _give(found, runs, lambda launch, rows: launch.sessions.extend(rows), lambda rows: rows[0]["submit"])
     for launch in found:
@@ -113,8 +120,9 @@ def launches(
             if part:
                 launch.spans[rank] = part
     for launch in found:
-        # Sessions and a console whose clocks can't be compared say nothing together.
-        launch.dated = shift is not None or not (log and launch.sessions)
+        # A console whose clock can't be compared with that of sessions or statistics says nothing together with them.
+        others = bool(launch.sessions) or any(row["wall"] is not None for row in launch.scalars)
+        launch.dated = shift is not None or not (log and others)
         _settle(launch)
     return found, shift is not None or not log
 
@@ -166,6 +174,23 @@ def _cut_silently(found: list[Launch]) -> Launch:
         old.log, new.log = old.log[: begins[-1]], old.log[begins[-1] :]
     found.append(new)
     return new
+
+
+def _after_the_log(
+    found: Sequence[Launch], events: Sequence[Sequence[Row]], runs: Sequence[Sequence[Row]]
+) -> list[Launch]:
+    """Launches that began after the log ends, as event files or session records tell; none if there is no log."""
+    log = [row["us"] for launch in found for row in launch.log if row["us"] is not None]
+    if not log:
+        return []
+    begun = _first_time(found[-1]) or max(log)
+    more = 0
+    for firsts in ([rows[0]["wall"] for rows in events], [rows[0]["submit"] for rows in runs]):
+        later = sum(at > max(log) for at in firsts)
+        # The first of them may be the last launch's own.
+        own = any(begun - 2_000_000 <= at <= max(log) for at in firsts)
+        more = max(more, later - (not own))
+    return [Launch(len(found) + index) for index in range(more)]
 
 
 def _event_files(scalars: Iterable[Row]) -> list[list[Row]]:
@@ -331,6 +356,7 @@ def _settle(launch: Launch) -> None:
         if step.paused is not None:
             resumed = min((begin for begin, _ in after.windows.values()), default=FOREVER) if after else FOREVER
             launch.pauses.append((step.paused, resumed))
+    launch.breaks_off = _breaks_off(launch, times)
     before = launch.start_version
     for number in sorted(launch.steps):
         step = launch.steps[number]
@@ -339,6 +365,20 @@ def _settle(launch: Launch) -> None:
             # A step that left no trace pushed its weights before this one did.
             launch.marks.extend([at] * (number + 1 - before))
             before = max(before, number + 1)
+
+
+def _breaks_off(launch: Launch, log: Sequence[int]) -> int | None:
+    """When the log ends, if the launch collected, trained or sampled after that; None for a whole log, or none."""
+    if not log or not launch.dated:
+        return None
+    finished = {row["number"] - 1 for row in launch.log if row["kind"] == "done"}
+    later = [row["submit"] for row in launch.sessions]
+    for step in launch.steps.values():
+        later += [end for _, end in step.windows.values()]
+        if step.number not in finished:
+            # Its own line is missing, and what the line would follow is told elsewhere.
+            later += [window[0] for window in (step.trained, step.wall) if window is not None]
+    return max(log) if max(later, default=0) > max(log) + CLOCKS else None
 
 
 def _take_span(launch: Launch, rank: int, row: Row, anchor: int) -> None:
