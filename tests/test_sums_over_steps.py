@@ -88,7 +88,8 @@ def test_no_class_of_the_histogram_exceeds_what_was_trained(tmp_path: Path) -> N
     data = audited(tmp_path, 1, **rows, steps=[step], constraints=facts)
     assert data["tokens"]["trained"] == exact(12)
     classes = {row["staleness"]: row["tokens"] for row in data["staleness"]["token_histogram"]}
-    assert classes[0] == classes[3] == {"lo": 1, "hi": 12}
+    # The young one has at least one of the 12.
+    assert (classes[0], classes[3]) == ({"lo": 1, "hi": 12}, {"lo": 1, "hi": 11})
     assert data["violations"]["tokens"] == {"lo": 1, "hi": 11}  # the young one has at least one of the twelve
 
 
