@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from areal_run import (
     ENGINE,
+    NOON,
     STATS,
     STRAGGLER,
     Trial,
@@ -30,6 +31,7 @@ from areal_run import (
     uses,
     versions,
 )
+from openrlhf_run import event_file
 from staleness_parsers.areal import PARSER
 from staleness_parsers.areal.content import Dialect
 from staleness_parsers.areal.facts import guarantee
@@ -60,6 +62,25 @@ class TestTheStory:
         assert data["run"]["steps"] == exact(4)
         assert data["bound"]["value"] == 1
         assert data["guarantee"]["limit"] == "none"
+
+    def test_a_log_cut_before_the_straggler_ended_does_not_pass(self, tmp_path: Path) -> None:
+        """Spans and statistics go on: task 2, open at the cut, is among what a later step may have trained.
+
+        The last line left is of second 29, so even the batch of step 2 (second 30 to 32) was not seen to its end.
+        """
+        trial = straggler()
+        trial.console = [(at, line) for at, line in trial.console if at < 34]
+        root = trial.write(tmp_path / "run")
+        walls = {step: NOON.timestamp() + 10 * step + 17 for step in STATS}
+        points = [(tag, step, value, walls[step]) for step, row in STATS.items() for tag, value in row.items()]
+        event_file(root / "tensorboard" / f"events.out.tfevents.{round(walls[0])}.node0", points)
+        result = audit(tmp_path / "run", 2, framework="areal", tables=tmp_path / "tables")
+        assert uses(result) == {key: names for key, names in ASSIGNED.items() if key < (0, 2)}
+        assert result.data["verdict"] == "inconclusive"
+        assert result.data["staleness"]["max"] == {"lo": 1, "hi": 3}
+        assert result.data["trajectories"]["trained"] == exact(8)
+        assert result.data["trajectories"]["dropped"] == {"unknown": {"lo": 0, "hi": None}}
+        assert "log-breaks-off" in codes(result)
 
     def test_the_consoles_times_are_moved_to_utc(self, tmp_path: Path) -> None:
         trial = straggler()
