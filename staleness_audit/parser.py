@@ -205,7 +205,8 @@ class Parser(Protocol):
     """One log format. ``card`` describes it for ``staleness-audit frameworks`` and the documentation.
 
     Optional attributes: ``assumptions`` (a dict from the keys of ``--assume`` that ``finish`` looks up in
-    ``run.assume`` to what they mean) and ``uses_processes`` (False = units are read in this process).
+    ``run.assume`` to what they mean), ``uses_processes`` (False = units are read in threads of this process), and
+    ``folders_belong_together`` (True = folders side by side with files of the same names are one run's).
     """
 
     name: str

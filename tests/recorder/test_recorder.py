@@ -180,7 +180,7 @@ def test_a_gap_keeps_the_audit_from_passing(tmp_path: Path) -> None:
         record.span("b", tokens=float("nan"), version=0)
     result = audit(tmp_path / "run")
     assert result.verdict == "inconclusive"
-    assert "1 lines of writer" in result.data["diagnostics"]["items"][0]["message"]
+    assert "1 line of writer" in result.data["diagnostics"]["items"][0]["message"]
 
 
 def test_an_object_that_raises_is_no_worse(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class NemoRL:
     """The plug-in; see the module's docstring and ``staleness_audit.parser.Parser``."""
 
     name = "nemo-rl"
+    folders_belong_together = True  # every launch has a folder of its own
     version = "1"
     card = CARD
 
