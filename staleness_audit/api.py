@@ -129,10 +129,10 @@ class AuditResult:
             return self.rebuilt.dataset.scan(name)
         if name not in self.tables:
             raise KeyError(f"no table or product {name!r}; there are {', '.join(self.tables)}")
-        if not self.rebuilt.part(name).exists():  # a lens over the others
+        if not self.rebuilt.parts(name):  # a lens over the others
             rows: pl.DataFrame = self.connection.table(name).pl()
             return rows.lazy()
-        return pl.scan_parquet(self.rebuilt.part(name))
+        return self.rebuilt.scan(name)
 
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:

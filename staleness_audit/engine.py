@@ -11,21 +11,20 @@ import duckdb
 
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
-MEMORY_LIMIT = "1200MB"
+MEMORY = 1_200_000_000
+"""Bytes that DuckDB may hold."""
 
 
-def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB bounded by ``memory`` (such as ``700MB``) that spills below the folder ``spill``."""
+def connect(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB bounded by ``MEMORY`` that spills below the folder ``spill``."""
     config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": memory,
+        "memory_limit": f"{MEMORY}B",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
     }
     if spill is not None:
         config["temp_directory"] = str(spill / ".spill")
-    connection = duckdb.connect(config=config)
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
+    return _settled(duckdb.connect(config=config))
 
 
 def session() -> duckdb.DuckDBPyConnection:
@@ -33,9 +32,14 @@ def session() -> duckdb.DuckDBPyConnection:
 
     It costs next to nothing, and all who work at the same time share one memory limit.
     """
-    cursor = _shared(os.getpid()).cursor()
-    cursor.execute("SET TimeZone = 'UTC'")
-    return cursor
+    return _settled(_shared(os.getpid()).cursor())
+
+
+def _settled(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Set what each connection has to be told anew."""
+    # In what DuckDB takes for an interactive session it would draw a bar over our output.
+    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+    return connection
 
 
 @cache

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 
 from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
-from staleness_audit.engine import MEMORY_LIMIT, connect, create_view
+from staleness_audit.engine import connect, create_view
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
@@ -92,9 +92,9 @@ class Dataset:
         words = pl.ScanCastOptions(categorical_to_string="allow")
         return pl.scan_parquet(parts, schema=_empty(table).collect_schema(), cast_options=words)
 
-    def connect(self, *, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+    def connect(self) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with one view per event table."""
-        connection = connect(self.folder, memory)
+        connection = connect(self.folder)
         for table in SCHEMAS:
             create_view(connection, table, self.parts(table))
         return connection
