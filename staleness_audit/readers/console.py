@@ -103,7 +103,7 @@ def strip_ansi(text: str) -> str:
 
 
 def undecorate(text: str) -> ConsoleLine:
-    """Take escape sequences, progress bars, Ray's ``(Actor pid=N)`` and its ``[repeated Nx across cluster]`` off a line.
+    """Take escape sequences, progress bars, Ray's ``(Actor pid=N)`` and ``[repeated Nx across cluster]`` off a line.
 
     Of a line that a progress bar rewrote with carriage returns, what was printed last remains.
     """
