@@ -116,7 +116,9 @@ def write_fates(
     if whole:
         _reconcile(connection)
     sink.write_query("events", connection, _FAILED.format(unscheduled=unscheduled))
-    sink.write_query("events", connection, _FATES.format(whole=str(whole).lower(), all_known=str(batches_whole).lower()))
+    sink.write_query(
+        "events", connection, _FATES.format(whole=str(whole).lower(), all_known=str(batches_whole).lower())
+    )
 
 
 def _reconcile(connection: duckdb.DuckDBPyConnection) -> None:

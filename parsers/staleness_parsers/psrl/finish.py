@@ -159,10 +159,8 @@ def _first_step(story: Story) -> int:
 def _fill(story: Story, sink: Sink) -> None:
     """Add what the inventory knows of steps whose generations are missing or damaged."""
     book = story.book
-    if story.steps or not book.buffers:
-        first = min([story.first, *story.steps])
-    else:
-        first = min(book.buffers) + 1
+    inventory_only = bool(book.buffers) and not story.steps
+    first = min(book.buffers) + 1 if inventory_only else min([story.first, *story.steps])
     last = min(max([*story.steps, story.pushed]), first + _MOST_STEPS)
     missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
     missing |= set(range(first, last + 1)) - set(story.steps)
