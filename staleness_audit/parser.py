@@ -206,7 +206,8 @@ class Parser(Protocol):
 
     Optional attributes: ``assumptions`` (a dict from the keys of ``--assume`` that ``finish`` looks up in
     ``run.assume`` to what they mean), ``uses_processes`` (False = units are read in threads of this process), and
-    ``folders_belong_together`` (True = folders side by side with files of the same names are one run's).
+    ``belong_together(run, folders)`` (whether folders side by side, which it recognises by files of the same names,
+    are one run's; from names and first bytes like ``detect``; without it they are runs of their own).
     """
 
     name: str

@@ -88,10 +88,8 @@ def several_runs(run: RunFiles, parser: Parser) -> list[str]:
     """Folders side by side that look like runs of their own: the parser recognises each by files that another has too.
 
     What one run keeps in several folders (rollouts here, training there) has different names, but for files that are
-    named by a number only.
+    named by a number only. A parser whose launches have folders of their own says whether these are such.
     """
-    if getattr(parser, "folders_belong_together", False):
-        return []
     folders: dict[str, dict[str, RunFile]] = {}
     above = _shared_folder(run)
     for file in run.files:
@@ -105,7 +103,10 @@ def several_runs(run: RunFiles, parser: Parser) -> list[str]:
         detection = parser.detect(replace(run, files=shared)) if shared else None
         if detection and detection.strong:
             found.append(above + folder)
-    return found if len(found) > 1 else []
+    belong_together = getattr(parser, "belong_together", None)
+    if len(found) < 2 or (belong_together is not None and belong_together(run, found)):
+        return []
+    return found
 
 
 def _shared_folder(run: RunFiles) -> str:

@@ -104,6 +104,46 @@ def test_several_runs_in_one_folder_are_not_taken_for_one(tmp_path):
     assert run("audit", SAMPLES / "slime" / "fully_async_balanced" / "run", "--bound", "3").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("framework", "cases"),
+    [
+        # A simulator never resumes; launches of NeMo-RL that both train step 0 in an exp_001 are no restarts.
+        ("dryrun", ("areal-bimodal", "roll-lognormal")),
+        ("nemo-rl", ("sc-ready_first-violation", "sc-windowed-strict")),
+        ("nemo-rl", ("async_grpo-age1-drain", "sc-windowed-strict")),
+    ],
+)
+def test_runs_of_frameworks_whose_launches_have_folders_are_told_apart(framework, cases, tmp_path):
+    for name in cases:
+        shutil.copytree(SAMPLES / framework / name / "run", tmp_path / "runs" / name)
+    done = run("audit", tmp_path / "runs")
+    assert done.exit_code == 2
+    assert f"{cases[0]}, {cases[1]} each hold {framework} logs" in " ".join(done.stderr.split())
+    assert run("audit", tmp_path / "runs" / cases[1], "--bound", "9").exit_code == 0
+
+
+def test_event_logs_of_one_writer_that_begins_twice_are_two_runs(tmp_path):
+    """Both files are the first of the writer "trainer"; a second attempt of it is of the same run."""
+    header = '{"format": "staleness-events/1", "framework": "my-trainer", "bound": 1, "writer": "trainer"%s}'
+    lines = [
+        '{"kind": "span", "n": 1, "trajectory_id": "a", "tokens": 3, "version": 0}',
+        '{"kind": "trained", "n": 2, "trajectory_id": "a", "step": %d}',
+        '{"kind": "step", "n": 3, "step": %d, "version": %d}',
+        '{"kind": "end", "n": 4}',
+    ]
+
+    def write(step: int, attempt: str) -> None:
+        text = "\n".join([header % attempt, *lines, ""]).replace("%d", str(step)).replace('"a"', f'"a{step}"')
+        (tmp_path / "runs" / f"part-{step}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / f"part-{step}" / "log.staleness.jsonl").write_text(text)
+
+    write(0, "")
+    write(1, "")
+    assert run("audit", tmp_path / "runs").exit_code == 2
+    write(1, ', "attempt": 1, "resumed_after": 0')
+    assert run("audit", tmp_path / "runs").exit_code == 0
+
+
 def test_exit_zero_does_not_hide_unreadable_input(two_step_run):
     assert run("audit", two_step_run("kept", bound=2), "nowhere", "--exit-zero").exit_code == 2
 

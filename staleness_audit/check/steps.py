@@ -151,7 +151,11 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     proven = sum(row["uses_lo"] for row in uses if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
     stated = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
     most = sum_open(row["tokens_hi"] for row in tokens if exceeds(row, bound))
-    clean = sum(row["tokens_lo"] for row in tokens if row["staleness_hi"] is not None and row["staleness_hi"] <= bound)
+    clean = sum(
+        row["tokens_lo"]
+        for row in tokens
+        if row["certain"] and row["staleness_hi"] is not None and row["staleness_hi"] <= bound
+    )
     if loss.hi is not None:
         most = loss.hi - clean if most is None else min(most, loss.hi - clean)
     if any(row["staleness_hi"] is not None and row["staleness_hi"] <= bound for row in uses) and most is None:
