@@ -134,10 +134,13 @@ def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
     """Return the cache folder of a run below the current directory, made self-ignoring for git."""
     cache = (base or Path.cwd()) / CACHE_FOLDER
     identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
-    cache.mkdir(parents=True, exist_ok=True)
     ignore = cache / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    except OSError as error:
+        raise UnreadableInput(f"{cache}: cannot be written ({error.strerror}); name a folder with --tables.") from error
     return cache / f"{run.root.name}-{identity}"
 
 
@@ -169,9 +172,11 @@ def ingest(
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
-    except PermissionError as error:
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).is_relative_to(run.root):
+            raise  # what cannot be read of a run is not for the folder of its tables to mend
         raise UnreadableInput(
-            f"{error.filename or folder}: cannot be written; choose another --tables folder."
+            f"{error.filename or folder}: cannot be written ({error.strerror}); choose another --tables folder."
         ) from error
 
 
@@ -472,7 +477,7 @@ def _assemble(
         "tool_version": __version__,
         "identity": _identity(parser),
         "key": key,
-        "run": str(run.root if run.is_directory else run.files[0].path),
+        "run": str(run.path),
         "parser": parser.name,
         "parser_version": parser.version,
         "detected_by": list(choice.detection.evidence),

@@ -123,7 +123,8 @@ def test_nothing_recognised_says_what_was_looked_for(tmp_path):
     (tmp_path / "run" / "notes.txt").write_text("hello\n")
     message = sentence(run("audit", "run"))
     assert "none of its 1 files" in message
-    assert "events: *.staleness.jsonl" in message
+    assert "known log format (areal, dressage, dryrun, events, " in message
+    assert "`staleness-audit frameworks NAME` lists the files of one" in message
     assert "--framework" in message
 
 
@@ -175,16 +176,46 @@ def test_options_that_contradict_each_other(two_step_run):
     assert "knows no assumption colour" in sentence(run("audit", path, "--assume", "colour=red"))
 
 
-def test_usage_errors_exit_2(two_step_run):
-    for arguments in (
-        ["audit"],
-        ["audit", two_step_run("run"), "--bound", "-1"],
-        ["audit", "x", "--count", "steps"],
-        ["nonsense"],
-    ):
-        result = run(*arguments)
-        assert result.exit_code == 2
-        assert "Traceback" not in result.output
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["audit"], "Missing argument 'RUN...'; see `staleness-audit audit --help`."),
+        (["audit", "x", "--bound", "x"], "--bound x: give a whole number; see `staleness-audit audit --help`."),
+        (["audit", "x", "--bound", "-1"], "--bound -1: give 0 or more; see `staleness-audit audit --help`."),
+        (["prove", "trl", "--seconds", "x"], "--seconds x: give a number; see `staleness-audit prove --help`."),
+        (["audit", "x", "--count", "steps"], "'steps' is not one of 'trajectories', 'tokens', 'groups'; see"),
+        (["audit", "x", "--bounds", "1"], "No such option: --bounds"),
+        (["audti"], "Did you mean 'audit'? See `staleness-audit --help`."),
+    ],
+)
+def test_usage_errors_are_sentences_too(arguments, says):
+    assert says in sentence(run(*arguments))
+
+
+def test_steps_that_the_run_does_not_have(two_step_run):
+    """It has steps 0 and 2; that nothing between them or behind them is stale is no verdict."""
+    path = two_step_run("run", bound=1)
+    for steps in ("3:", "1:1"):
+        assert sentence(run("audit", path, "--steps", steps)) == (
+            f"error: --steps {steps} selects no training step, so there is nothing to judge: "
+            "the logs show steps 0 to 2."
+        )
+
+
+def test_a_folder_that_cannot_be_written(two_step_run, tmp_path):
+    path = two_step_run("run")
+    (tmp_path / "file").touch()
+    for arguments in (["audit", path], ["ingest", path], ["sql", path, "SELECT 1"]):
+        message = sentence(run(*arguments, "--tables", tmp_path / "file" / "tables"))
+        assert message.endswith("file/tables: cannot be written (Not a directory); choose another --tables folder.")
+    (tmp_path / ".staleness-audit").touch()
+    assert "name a folder with --tables" in sentence(run("audit", path))
+
+
+def test_what_belongs_to_no_format_is_named_as_it_was_given(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert f"error: {tmp_path}/notes.txt: it does not belong to" in sentence(run("audit", tmp_path / "notes.txt"))
+    assert f"error: {tmp_path}: none of its 1 files belongs to" in sentence(run("audit", tmp_path))
 
 
 def test_names_from_the_file_system_cannot_steer_the_terminal():
@@ -282,7 +313,7 @@ def test_default_of_a_wrong_type(tmp_path, two_step_run):
     (tmp_path / "staleness-audit.toml").write_text('bound = "three"\n')
     result = run("audit", two_step_run("run"))
     assert result.exit_code == 2
-    assert "Invalid value for '--bound'" in result.stderr
+    assert sentence(result) == "error: --bound three: give a whole number; see `staleness-audit audit --help`."
 
 
 # ------------------------------------------------------------------------------------------------- output

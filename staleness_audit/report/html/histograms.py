@@ -26,14 +26,14 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
     whole = total["lo"] if is_exact(total) else None
     rows = [
         cells(
-            each.label().replace("..", WORDS.glyphs.to),
+            each.label(WORDS.glyphs),
             WORDS.interval(_count(each)),
             percent(each.low / whole) if whole and each.low == each.high else "",
         )
         for each in found
     ]
     beyond = [each for each in found if bound is not None and each.first > bound]
-    alt = f"Bars for {len(found)} classes of staleness from {found[0].first} to {found[-1].label()}."
+    alt = f"Bars for {len(found)} classes of staleness from {found[0].first} to {found[-1].label(WORDS.glyphs)}."
     if bound is not None:
         alt += f" {sum(each.low for each in beyond):,} {unit} are certainly beyond the bound of {bound}."
     return Figure(
@@ -93,7 +93,7 @@ def _bars(
         if not members:
             continue
         name = "trained" if bound is None else names[side]
-        labels = [each.label().replace("..", WORDS.glyphs.to) for each in members]
+        labels = [each.label(WORDS.glyphs) for each in members]
         hover = [f"{text}: {WORDS.interval(_count(each))}" for text, each in zip(labels, members, strict=True)]
         base = {
             "type": "bar",
@@ -172,20 +172,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         "flight": ("in flight", "while the trajectory was still being generated", "var(--flight)"),
         "queue": ("in the queue", "from its last token until it was trained", "var(--queue)"),
     }
-    total = data["tokens"]["trained"]
-    lost = any(item["opens"] == "training" for item in data["diagnostics"]["items"])
-    counted = {}
-    for part in parts:
-        classes = [
-            Class(
-                max(row[f"{part}_lo"] or 0, 0),
-                row[f"{part}_hi"] if row[f"{part}_hi"] is None else max(row[f"{part}_hi"], 0),
-                row["tokens_lo"] if row["certain"] else 0,
-                row["tokens_hi"],
-            )
-            for row in flights
-        ]
-        counted[part] = _gapless(bins(histogram(classes, "tokens", lost), "tokens", None, total), None)
+    counted = _counted(data, {part: _classes(flights, part) for part in parts})
     if not any(each.low for group in counted.values() for each in group):
         return Missing(
             title,
@@ -197,10 +184,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         for trace in _bars(counted[part], None, (colour, colour)):
             word = {"trained": name, "possibly trained": f"possibly {name}"}.get(trace["name"], trace["name"])
             traces.append({**trace, "name": word, "offsetgroup": part})
-        rows += [
-            cells(name, each.label().replace("..", WORDS.glyphs.to), WORDS.interval(_count(each)))
-            for each in counted[part]
-        ]
+        rows += [cells(name, each.label(WORDS.glyphs), WORDS.interval(_count(each))) for each in counted[part]]
     means = {part: WORDS.interval(data["staleness"][f"in_{part}_mean"]) for part in parts}
     alt = f"On average {means['flight']} versions passed in flight and {means['queue']} in the queue."
     return Figure(
@@ -215,9 +199,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         + _bars_caption(counted["flight"] + counted["queue"]),
         traces=traces,
         layout={
-            "xaxis": axis(
-                "versions that passed", type="category", categoryorder="array", categoryarray=_labels(counted)
-            ),
+            "xaxis": axis("versions that passed", type="category"),
             "yaxis": axis("tokens", rangemode="tozero"),
             "barmode": "stack",
         },
@@ -226,7 +208,30 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
     )
 
 
-def _labels(counted: Mapping[str, Sequence[Bin]]) -> list[str]:
-    """Labels of both histograms, in order of their numbers."""
-    found = sorted({(each.first, each.last is None, each.label()) for group in counted.values() for each in group})
-    return [text.replace("..", WORDS.glyphs.to) for _, _, text in found]
+def _classes(flights: Rows, part: str) -> list[Class]:
+    """Tokens by how many versions passed in one of the two parts."""
+    return [
+        Class(
+            max(row[f"{part}_lo"] or 0, 0),
+            row[f"{part}_hi"] if row[f"{part}_hi"] is None else max(row[f"{part}_hi"], 0),
+            row["tokens_lo"] if row["certain"] else 0,
+            row["tokens_hi"],
+        )
+        for row in flights
+    ]
+
+
+def _counted(data: Data, classes: Mapping[str, Sequence[Class]]) -> dict[str, list[Bin]]:
+    """Bins of each part over one axis: both are cut alike, and each has a bin wherever the other has one."""
+    lost = any(item["opens"] == "training" for item in data["diagnostics"]["items"])
+    top = int(max((end or 0 for each in classes.values() for item in each for end in (item.lo, item.hi)), default=0))
+    found = {
+        part: bins(histogram(each, "tokens", lost, upto=top), "tokens", None, data["tokens"]["trained"], upto=top)
+        for part, each in classes.items()
+    }
+    cuts = {(each.first, each.last) for group in found.values() for each in group}
+    empty = _gapless([Bin(first, last, 0, 0) for first, last in sorted(cuts, key=lambda cut: cut[0])], None)
+    return {
+        part: [next((each for each in group if each.first == gap.first), gap) for gap in empty]
+        for part, group in found.items()
+    }

@@ -19,7 +19,6 @@ from staleness_audit.report.terminal.story import (
     place_of,
     seconds_since,
     subtraction,
-    version_name,
     what_happened,
     worst_use,
 )
@@ -220,7 +219,7 @@ def _log(story: Story, anchor: str) -> Table | None:
     rows = [
         cells(
             seconds_since(entry.ts, begin),
-            "" if entry.version is None else version_name(entry.version, WORDS),
+            "" if entry.version is None else WORDS.version(entry.version),
             what_happened(entry, WORDS).plain,
             Cell(place_of(entry, WORDS), None, "place mono"),
         )
