@@ -16,6 +16,7 @@ from staleness_audit.check.checker import check
 from staleness_audit.check.gate import Gate
 from staleness_audit.check.story import Story, tell
 from staleness_audit.discovery import discover
+from staleness_audit.engine import scan
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, default_tables, ingest
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
@@ -149,7 +150,7 @@ class AuditResult:
         if not self.rebuilt.part(name).exists():  # a lens over the others
             rows: pl.DataFrame = self.connection.table(name).pl()
             return rows.lazy()
-        return pl.scan_parquet(self.rebuilt.part(name))
+        return scan(self.rebuilt.part(name))
 
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:

@@ -13,6 +13,7 @@ from helpers.cases import SAMPLES
 from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
+from staleness_audit.cli.options import AuditFormat
 
 COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "export", "frameworks")
 
@@ -317,6 +318,43 @@ def test_default_of_a_wrong_type(tmp_path, two_step_run):
 
 
 # ------------------------------------------------------------------------------------------------- output
+
+
+HOSTILE = "g\x1b[2J\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\\a\r\u202eb\x9b31m\x7f\u2066\u200b"
+"""Clears the screen, links, rings, returns, turns text around, colours, hides."""
+
+
+HOSTILE_NAME = HOSTILE.replace("/", "")
+
+
+def test_nothing_that_logs_hold_steers_a_terminal(event_log, tmp_path):
+    """Ids, groups, workers, reasons, configuration, kinds of lines, names of files and of the run: all are hostile."""
+    log = event_log(HOSTILE_NAME, bound=1, config={HOSTILE: HOSTILE}, framework=HOSTILE)
+    for name in (HOSTILE, "other"):
+        log.add("admitted", trajectory_id=name, group_id=HOSTILE, version=0)
+        log.add("span", trajectory_id=name, tokens=2, version=0, worker=HOSTILE)
+    log.add("dropped", trajectory_id="other", reason=f"other:{HOSTILE}").add(f"kind{HOSTILE}")
+    log.add("trained", trajectory_id=HOSTILE, step=3).add("step", step=3, version=3)
+    path = log.close()
+    (path / "run.staleness.jsonl").rename(path / f"{HOSTILE_NAME}.staleness.jsonl")
+    commands = [
+        *(["audit", path, "--verbose", "--format", form] for form in AuditFormat),
+        ["audit", path, tmp_path / HOSTILE],
+        ["explain", path, "--worst"],
+        ["compare", path, path],
+        ["sql", path, "SELECT * FROM trajectories"],
+        ["sql", path, f'SELECT 1 AS "{HOSTILE}"', "--format", "json"],
+        ["export", path, "--output", tmp_path / f"{HOSTILE_NAME}.json"],
+        ["audit", path, "--framework", HOSTILE],
+        ["audit", path, "--bound", HOSTILE],
+        ["audit", path, f"--{HOSTILE}"],
+        [HOSTILE],
+    ]
+    for command in commands:
+        shown = run(*command)
+        assert shown.exit_code in (0, 1, 2, 3) and not isinstance(shown.exception, ValueError), shown.exception
+        steering = {each for each in shown.output if not each.isprintable() and each not in "\n\t"}
+        assert shown.output and not steering, (command, steering)
 
 
 def test_json_of_one_run_and_of_several(two_step_run):

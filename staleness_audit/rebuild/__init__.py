@@ -21,7 +21,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from staleness_audit.engine import create_view, literal
+from staleness_audit.engine import create_view, literal, scan
 from staleness_audit.ingest import Dataset, locked
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
@@ -120,7 +120,7 @@ class Rebuilt:
 
     def frame(self, product: str) -> pl.DataFrame:
         """Return a published product as a frame; meant for the small ones (classes, steps)."""
-        return pl.read_parquet(self.part(product))
+        return scan(self.part(product)).collect()
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with views of all event tables and published products."""
