@@ -116,7 +116,7 @@ def worst_table(data: Data) -> Table | None:
             "oldest tokens logged at",
         ),
         tuple(rows),
-        note=listed + " List more with --worst N.",
+        note=listed + " List more with --worst\N{NO-BREAK SPACE}N.",
         filterable=True,
         choices=tuple(
             kind for kind in ("proven", "possible") if any(row["proven"] == (kind == "proven") for row in worst)
