@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import polars as pl
 
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
@@ -53,13 +55,25 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def scan(parts: Path | list[Path], **options: Any) -> pl.LazyFrame:
+    """Scan Parquet files with Polars: these files, whatever their paths look like, and nothing read out of a path.
+
+    A folder may be called ``lr=[1,2]`` or ``step=7``, which would be a pattern, or a column of every row.
+    """
+    return pl.scan_parquet(parts, glob=False, hive_partitioning=False, **options)
+
+
+def _exactly(path: Path) -> str:
+    """Quote a path as a literal in which DuckDB finds no pattern."""
+    return literal("".join(f"[{character}]" if character in "*?[" else character for character in str(path)))
+
+
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
     if parts:
-        files = ", ".join(literal(str(part)) for part in parts)
-        connection.execute(
-            f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], union_by_name = true)'
-        )
+        files = ", ".join(map(_exactly, parts))
+        options = "union_by_name = true, hive_partitioning = false"  # as in ``scan``
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], {options})')
     else:
         columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')

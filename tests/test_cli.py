@@ -13,6 +13,7 @@ from helpers.cases import SAMPLES
 from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
+from staleness_audit.cli.options import AuditFormat
 
 COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "export", "frameworks")
 
@@ -163,7 +164,8 @@ def test_nothing_recognised_says_what_was_looked_for(tmp_path):
     (tmp_path / "run" / "notes.txt").write_text("hello\n")
     message = sentence(run("audit", "run"))
     assert "none of its 1 files" in message
-    assert "events: *.staleness.jsonl" in message
+    assert "known log format (areal, dressage, dryrun, events, " in message
+    assert "`staleness-audit frameworks NAME` lists the files of one" in message
     assert "--framework" in message
 
 
@@ -215,16 +217,46 @@ def test_options_that_contradict_each_other(two_step_run):
     assert "knows no assumption colour" in sentence(run("audit", path, "--assume", "colour=red"))
 
 
-def test_usage_errors_exit_2(two_step_run):
-    for arguments in (
-        ["audit"],
-        ["audit", two_step_run("run"), "--bound", "-1"],
-        ["audit", "x", "--count", "steps"],
-        ["nonsense"],
-    ):
-        result = run(*arguments)
-        assert result.exit_code == 2
-        assert "Traceback" not in result.output
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["audit"], "Missing argument 'RUN...'; see `staleness-audit audit --help`."),
+        (["audit", "x", "--bound", "x"], "--bound x: give a whole number; see `staleness-audit audit --help`."),
+        (["audit", "x", "--bound", "-1"], "--bound -1: give 0 or more; see `staleness-audit audit --help`."),
+        (["prove", "trl", "--seconds", "x"], "--seconds x: give a number; see `staleness-audit prove --help`."),
+        (["audit", "x", "--count", "steps"], "'steps' is not one of 'trajectories', 'tokens', 'groups'; see"),
+        (["audit", "x", "--bounds", "1"], "No such option: --bounds"),
+        (["audti"], "Did you mean 'audit'? See `staleness-audit --help`."),
+    ],
+)
+def test_usage_errors_are_sentences_too(arguments, says):
+    assert says in sentence(run(*arguments))
+
+
+def test_steps_that_the_run_does_not_have(two_step_run):
+    """It has steps 0 and 2; that nothing between them or behind them is stale is no verdict."""
+    path = two_step_run("run", bound=1)
+    for steps in ("3:", "1:1"):
+        assert sentence(run("audit", path, "--steps", steps)) == (
+            f"error: --steps {steps} selects no training step, so there is nothing to judge: "
+            "the logs show steps 0 to 2."
+        )
+
+
+def test_a_folder_that_cannot_be_written(two_step_run, tmp_path):
+    path = two_step_run("run")
+    (tmp_path / "file").touch()
+    for arguments in (["audit", path], ["ingest", path], ["sql", path, "SELECT 1"]):
+        message = sentence(run(*arguments, "--tables", tmp_path / "file" / "tables"))
+        assert message.endswith("file/tables: cannot be written (Not a directory); choose another --tables folder.")
+    (tmp_path / ".staleness-audit").touch()
+    assert "name a folder with --tables" in sentence(run("audit", path))
+
+
+def test_what_belongs_to_no_format_is_named_as_it_was_given(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert f"error: {tmp_path}/notes.txt: it does not belong to" in sentence(run("audit", tmp_path / "notes.txt"))
+    assert f"error: {tmp_path}: none of its 1 files belongs to" in sentence(run("audit", tmp_path))
 
 
 def test_names_from_the_file_system_cannot_steer_the_terminal():
@@ -322,10 +354,47 @@ def test_default_of_a_wrong_type(tmp_path, two_step_run):
     (tmp_path / "staleness-audit.toml").write_text('bound = "three"\n')
     result = run("audit", two_step_run("run"))
     assert result.exit_code == 2
-    assert "Invalid value for '--bound'" in result.stderr
+    assert sentence(result) == "error: --bound three: give a whole number; see `staleness-audit audit --help`."
 
 
 # ------------------------------------------------------------------------------------------------- output
+
+
+HOSTILE = "g\x1b[2J\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\\a\r\u202eb\x9b31m\x7f\u2066\u200b"
+"""Clears the screen, links, rings, returns, turns text around, colours, hides."""
+
+
+HOSTILE_NAME = HOSTILE.replace("/", "")
+
+
+def test_nothing_that_logs_hold_steers_a_terminal(event_log, tmp_path):
+    """Ids, groups, workers, reasons, configuration, kinds of lines, names of files and of the run: all are hostile."""
+    log = event_log(HOSTILE_NAME, bound=1, config={HOSTILE: HOSTILE}, framework=HOSTILE)
+    for name in (HOSTILE, "other"):
+        log.add("admitted", trajectory_id=name, group_id=HOSTILE, version=0)
+        log.add("span", trajectory_id=name, tokens=2, version=0, worker=HOSTILE)
+    log.add("dropped", trajectory_id="other", reason=f"other:{HOSTILE}").add(f"kind{HOSTILE}")
+    log.add("trained", trajectory_id=HOSTILE, step=3).add("step", step=3, version=3)
+    path = log.close()
+    (path / "run.staleness.jsonl").rename(path / f"{HOSTILE_NAME}.staleness.jsonl")
+    commands = [
+        *(["audit", path, "--verbose", "--format", form] for form in AuditFormat),
+        ["audit", path, tmp_path / HOSTILE],
+        ["explain", path, "--worst"],
+        ["compare", path, path],
+        ["sql", path, "SELECT * FROM trajectories"],
+        ["sql", path, f'SELECT 1 AS "{HOSTILE}"', "--format", "json"],
+        ["export", path, "--output", tmp_path / f"{HOSTILE_NAME}.json"],
+        ["audit", path, "--framework", HOSTILE],
+        ["audit", path, "--bound", HOSTILE],
+        ["audit", path, f"--{HOSTILE}"],
+        [HOSTILE],
+    ]
+    for command in commands:
+        shown = run(*command)
+        assert shown.exit_code in (0, 1, 2, 3) and not isinstance(shown.exception, ValueError), shown.exception
+        steering = {each for each in shown.output if not each.isprintable() and each not in "\n\t"}
+        assert shown.output and not steering, (command, steering)
 
 
 def test_json_of_one_run_and_of_several(two_step_run):

@@ -24,7 +24,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from staleness_audit.engine import create_view, literal
+from staleness_audit.engine import create_view, literal, scan
 from staleness_audit.ingest import Dataset, locked
 from staleness_audit.rebuild.partitions import DIVIDED, Partitions, count_partitions
 
@@ -138,7 +138,7 @@ class Rebuilt:
 
     def scan(self, product: str) -> pl.LazyFrame:
         """Return a published product as a Polars lazy frame."""
-        return pl.scan_parquet(self.parts(product))
+        return scan(self.parts(product))
 
     def frame(self, product: str) -> pl.DataFrame:
         """Return a published product as a frame; meant for the small ones (classes, steps)."""

@@ -135,7 +135,7 @@ class EventsParser:
         complete = any(not file.compressed and b"\n" in run.head(file.source, 1 << 20) for file in files)
         if complete and not headers and not any(staged.has(table) for table in PARSER_TABLES):
             raise UnreadableInput(
-                f"{run.root}: no line of {files[0].source}{' and the others' if len(files) > 1 else ''} is a header or an "
+                f"{run.path}: no line of {files[0].source}{' and the others' if len(files) > 1 else ''} is a header or an "
                 f"event of {FORMAT}; docs/events.md describes the format."
             )
         report_repeats(run, files, sink)
