@@ -145,6 +145,8 @@ class Simulation:
                 apply(policy, state, ("collect", 0))
                 # Something may be complete in parts: look again as long as looking changes anything.
                 self._dirty = before != (len(state.held), len(state.done))
+                if not self._dirty:
+                    break
                 self._tell()
             else:
                 break
