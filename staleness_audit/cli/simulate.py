@@ -38,7 +38,8 @@ def simulate(
             "--cost",
             metavar="KEY=VALUE",
             help="Set what the run has and what things cost: engines, train_s, train_token_s, sync_s; floor_s, step_s, "
-            "token_s, context_s, concurrency, kv_tokens, sync (continue or resume). May be given several times.",
+            "token_s, context_s, concurrency, kv_tokens, sync (continue, resume or wait); and what breaks: rolling_s, "
+            "engine_failures_s, repair_s, crash_steps, checkpoint_steps, restart_s. May be given several times.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same inputs and seed: same run.")] = 0,

@@ -50,7 +50,7 @@ class Psrl(Policy):
             state.marks["lagging"] = (0,)
 
     def _free(self, state: State, version: int) -> dict[int, int]:
-        """Return how many places are free in each buffer that a version may reach, in order; buffers left out have none.
+        """Return how many places are free in each buffer that a version may still reach, in order.
 
         Places, not groups, are counted: this is asked for whenever anything happens.
         """
