@@ -31,7 +31,9 @@ def both(policy: str, folder: Path, *, bound: int, seed: int, workload: str) -> 
     log.parent.mkdir(parents=True)
     Setup(policy, rules, read_workload(workload), cost, resources, seed, bound).run(8, log)
     artifacts.write(policy, log, folder / "artifacts")
-    return audit(log.parent).data, audit(folder / "artifacts").data
+    # verl without a threshold states no bound.
+    stated = bound if policy == "verl:null" else None
+    return audit(log.parent).data, audit(folder / "artifacts", bound=stated).data
 
 
 def within(known: dict[str, Any], true: dict[str, Any]) -> bool:
@@ -86,7 +88,7 @@ def test_what_the_artifacts_prove_is_true(policy: str, bound: int, workload: str
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", artifacts.WRITERS)
 def test_what_the_artifacts_prove_is_true_of_many_runs(policy: str, tmp_path: Path) -> None:
-    for seed in range(4):
+    for seed in range(2):
         for number, workload in enumerate((LONG, "pareto:low=10,alpha=1.3,prompt=20", "fixed:group=3,prompt=5")):
             for bound in (1, 3):
                 folder = tmp_path / f"{seed}-{number}-{bound}"

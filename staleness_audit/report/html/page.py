@@ -21,12 +21,13 @@ from staleness_audit import __version__
 from staleness_audit.report.html.figure import Figure
 
 
-def assemble(context: Mapping[str, Any], figures: list[Figure]) -> str:
+def assemble(context: Mapping[str, Any], figures: list[Figure], template: str = "report.html.j2") -> str:
     """Fill the page.
 
     Args:
         context: what the templates show; strings are escaped by them.
         figures: those among them that the page's script draws.
+        template: the page's own part, which extends ``page.html.j2``.
     """
     scripts = {name: _asset(f"{name}.js") for name in ("theme", "report")} | {"plotly": _plotly()}
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
@@ -34,14 +35,17 @@ def assemble(context: Mapping[str, Any], figures: list[Figure]) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    template = _environment().get_template("report.html.j2")
-    return template.render(
-        **context,
-        version=__version__,
-        policy=policy,
-        css=Markup(_asset("report.css")),  # noqa: S704 - our own file
-        scripts={name: Markup(text) for name, text in scripts.items()},  # noqa: S704 - our own files and Plotly's
-        island=island({figure.id: figure.spec() for figure in figures}),
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            **context,
+            version=__version__,
+            policy=policy,
+            css=Markup(_asset("report.css")),  # noqa: S704 - our own file
+            scripts={name: Markup(text) for name, text in scripts.items()},  # noqa: S704 - our own files and Plotly's
+            island=island({figure.id: figure.spec() for figure in figures}),
+        )
     )
 
 

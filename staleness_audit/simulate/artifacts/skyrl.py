@@ -15,13 +15,16 @@ from staleness_audit.simulate.artifacts.story import Run, Step
 BEGAN = datetime(2026, 1, 1)
 PREFIX = "(skyrl_entrypoint pid=77) "
 CONVERT = "fully_async_trainer:convert_generation_group_mini_batch_to_training_input"
+EPOCH = 100_000
+"""Steps of an epoch, more than any run has."""
 TIMED = "utils.metrics:timed_phase"
 
 
 def write(run: Run, folder: Path) -> None:
     """Write ``console.log`` (the SkyRL guide, 5).
 
-    Steps count from 1. What the framework calls the staleness of a group is the age of its admission.
+    Steps count from 1. A simulated run ends in the middle of an epoch, with groups in flight, so the log just stops.
+    What the framework calls the staleness of a group is the age of its admission.
 
     Raises:
         OSError: it can't be written.
@@ -43,12 +46,11 @@ def _told(run: Run) -> Iterator[tuple[float, str, str]]:
     """What is said: when, by which module, what."""
     setup = "fully_async_trainer:__init__"
     yield 0.0, "entrypoints.main_base:_setup_trainer", yaml.safe_dump(_config(run)).rstrip()
-    yield 0.0, setup, f"Length of train_dataloader: {len(run.steps) * run.groups_per_step}"
-    yield 0.0, setup, f"Number of steps per epoch: {len(run.steps)}"
+    yield 0.0, setup, f"Length of train_dataloader: {EPOCH * run.groups_per_step}"
+    yield 0.0, setup, f"Number of steps per epoch: {EPOCH}"
     yield 0.0, "trainer:load_checkpoints", "No checkpoint found, starting training from scratch"
     for step in run.steps:
         yield from _step(run, step)
-    yield run.steps[-1].ended, "fully_async_trainer:train", "Training done!"
 
 
 def _step(run: Run, step: Step) -> Iterator[tuple[float, str, str]]:
