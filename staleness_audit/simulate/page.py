@@ -50,13 +50,14 @@ def write_page(table: pl.DataFrame, path: Path) -> None:
     rows = means(table)
     workloads = list(dict.fromkeys(table["workload"].to_list()))
     led = rows.filter(pl.col("depth") == pl.col("bound"))
+    ordered = pl.concat([_of(led, name) for name in workloads])  # from the lightest tail to the heaviest, if so given
     looks = panels.looks(rows["policy"].unique(maintain_order=True).to_list())
     sections = {
         "front": [_front(rows, name, looks) for name in workloads],
         "equal": [panels.comparison(part, name) for name in workloads for part in _bounds(_of(led, name))],
         "bound": [panels.profile(_of(led, name), "bound", name, looks) for name in workloads],
         "depth": [panels.profile(_of(part, name), "depth", name, looks) for part in _deep(rows) for name in workloads],
-        "tail": [panels.profile(part, "workload", "", looks) for part in _bounds(led)] if workloads[1:] else [],
+        "tail": [panels.profile(part, "workload", "", looks) for part in _bounds(ordered)] if workloads[1:] else [],
     }
     context = {"runs": table.height, "summary": _summary(rows), "sections": sections, "table": _table(rows)}
     figures = [figure for part in sections.values() for figure in part]
