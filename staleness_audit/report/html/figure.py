@@ -85,7 +85,7 @@ class Missing:
     why: str
 
 
-_AXIS: dict[str, Any] = {
+AXIS: dict[str, Any] = {
     "gridcolor": "var(--grid)",
     "linecolor": "var(--line)",
     "zeroline": False,
@@ -94,6 +94,7 @@ _AXIS: dict[str, Any] = {
     "title": {"font": {"size": 12}, "standoff": 8},
     "fixedrange": True,
 }
+"""How every axis looks; a figure with more than three lays it under those it adds."""
 _LAYOUT: dict[str, Any] = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
@@ -113,9 +114,9 @@ _LAYOUT: dict[str, Any] = {
         "font": {"size": 12},
         "traceorder": "normal",
     },
-    "xaxis": _AXIS,
-    "yaxis": _AXIS,
-    "yaxis2": _AXIS,
+    "xaxis": AXIS,
+    "yaxis": AXIS,
+    "yaxis2": AXIS,
     "bargap": 0.15,
     "hovermode": "closest",
     "separators": ".,",

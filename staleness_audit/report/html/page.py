@@ -27,7 +27,7 @@ def assemble(context: Mapping[str, Any], figures: list[Figure], template: str = 
     Args:
         context: what the templates show; strings are escaped by them.
         figures: those among them that the page's script draws.
-        template: the page's own.
+        template: the page's own part, which extends ``page.html.j2``.
     """
     scripts = {name: _asset(f"{name}.js") for name in ("theme", "report")} | {"plotly": _plotly()}
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
