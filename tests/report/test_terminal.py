@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+from conftest import EventLog, write_two_steps
 from rich.console import Console
 
 from staleness_audit import plugins
@@ -339,21 +340,27 @@ def test_few_diagnostics_unless_verbose(two_step_run):
 HOSTILE = "[bold red]x[/] \x1b[2J\u202e\x07" + "wide" * 80
 
 
-@pytest.fixture
-def documents(two_step_run, event_log):
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
     """Documents of every verdict, and one in which all text is hostile."""
-    log = event_log("hostile", framework=HOSTILE, unit=HOSTILE, bound=0)
+    folder = tmp_path_factory.mktemp("documents")
+
+    def log_of(name, **header):
+        return EventLog(folder / name / "run.staleness.jsonl", **header)
+
+    log = log_of("hostile", framework=HOSTILE, unit=HOSTILE, bound=0)
     log.add("span", trajectory_id=HOSTILE, group_id=HOSTILE, tokens=5, version=0).add(
         "trained", trajectory_id=HOSTILE, step=1
     )
     log.add("step", step=1, version=1).add("dropped", trajectory_id="d", reason=f"other:{HOSTILE}").add(HOSTILE)
     runs = [
-        two_step_run("kept", bound=2),
-        two_step_run("broken", bound=1),
-        two_step_run("none"),
-        two_step_run("cut", end=False, bound=2),
+        write_two_steps(log_of("kept", bound=2)),
+        write_two_steps(log_of("broken", bound=1)),
+        write_two_steps(log_of("none")),
+        write_two_steps(log_of("cut", bound=2), end=False),
+        log.close(),
     ]
-    return [audit(path).data for path in [*runs, log.close()]]
+    return [audit(path, tables=folder / f"{path.name}-tables").data for path in runs]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
