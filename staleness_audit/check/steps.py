@@ -170,7 +170,7 @@ def _fated_per_step(rebuilt: Rebuilt, openings: Openings, fate: str) -> dict[tup
     possible_fates = [fate, f"{kind}:unknown"] if reason else [fate]
     certain = pl.col("fates") == fate if reason else ~pl.col("fates").str.contains("\x1f", literal=True)
     rows = (
-        pl.scan_parquet(rebuilt.part("trajectory_lives"))
+        pl.scan_parquet(rebuilt.parts("trajectory_lives"))
         .filter(pl.any_horizontal(pl.col("fates").str.contains(one, literal=True) for one in possible_fates))
         .group_by(pl.when(certain | pl.col("fate_step").is_not_null()).then("fate_attempt"), "fate_step")
         .agg(

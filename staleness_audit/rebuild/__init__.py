@@ -118,6 +118,14 @@ class Rebuilt:
         """Parquet file of a published product."""
         return self.folder / f"{product}.parquet"
 
+    def parts(self, product: str) -> list[Path]:
+        """All files that a published product is in."""
+        return [self.part(product)]
+
+    def dataset_of(self, trajectories: Sequence[str]) -> Dataset:
+        """Return tables that hold at least all rows of these trajectories and their groups."""
+        return self.dataset
+
     def frame(self, product: str) -> pl.DataFrame:
         """Return a published product as a frame; meant for the small ones (classes, steps)."""
         return pl.read_parquet(self.part(product))
@@ -129,7 +137,7 @@ class Rebuilt:
             if module.lens:
                 connection.execute(module.create())
             elif module.published:
-                create_view(connection, module.product, [self.part(module.product)])
+                create_view(connection, module.product, self.parts(module.product))
         return connection
 
 
@@ -162,11 +170,11 @@ def _run(
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     with dataset.connect() as connection:
-        _prepare(connection, dataset, *steps)
+        prepare(connection, dataset, *steps)
         for index, module in enumerate(modules()):
             if progress:
                 progress(index, len(modules()), module.product)
-            _make(connection, module, aside)
+            make(connection, module, aside)
             for product in _last_used_by(index):
                 connection.execute(f"DROP TABLE {product}")
     for other in folder.parent.iterdir():
@@ -175,7 +183,7 @@ def _run(
     aside.rename(folder)
 
 
-def _make(connection: duckdb.DuckDBPyConnection, module: Module, folder: Path) -> None:
+def make(connection: duckdb.DuckDBPyConnection, module: Module, folder: Path) -> None:
     """Make a product; a published one is written at once and read from its file by later modules, to save memory."""
     if module.lens or not module.published:
         connection.execute(module.create())
@@ -193,8 +201,9 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
 
     The products that sum over the whole run (classes, occupancy) are left out.
     """
-    with rebuilt.dataset.connect() as connection:
-        _prepare(connection, rebuilt.dataset, *STEP_RANGE)
+    dataset = rebuilt.dataset_of(trajectories)
+    with dataset.connect() as connection:
+        prepare(connection, dataset, *STEP_RANGE)
         connection.register("wanted", pa.table({"trajectory_id": pa.array(list(trajectories), pa.string())}))
         for table in ("trajectories", "spans", "uses", "events"):
             connection.execute(
@@ -206,7 +215,7 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
         yield connection
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
+def prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
     """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
     connection.register("attempts", _attempts(dataset))
     connection.register(

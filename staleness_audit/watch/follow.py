@@ -9,11 +9,14 @@ from typing import Any
 
 import polars as pl
 
-from staleness_audit.api import load
+from staleness_audit import plugins
 from staleness_audit.check.checker import check
 from staleness_audit.check.worst import worst_violations
+from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
+from staleness_audit.ingest import ingest
 from staleness_audit.rebuild import Rebuilt, rebuild
+from staleness_audit.watch.growing import GrowingRun
 from staleness_audit.watch.state import Speed, State
 
 NEWEST = 5
@@ -37,6 +40,7 @@ class Follower:
         self._framework = framework
         self._folder = folder
         self._key: str | None = None
+        self._growing: GrowingRun | None = None
         self._state: State | None = None
         self._moved = time.monotonic()
         self._speed = Speed()
@@ -81,9 +85,21 @@ class Follower:
         self._state = replace(self._state, took=time.monotonic() - begun)
         return self._state
 
+    def settle(self) -> None:
+        """Do what makes the next refresh cheap; between two of them."""
+        if self._growing is not None:
+            self._growing.settle()
+
     def _rebuilt(self) -> Rebuilt | None:
         """Return the run rebuilt so far, or None if nothing changed."""
-        dataset = load(self._path, framework=self._framework, tables=self._folder)
+        run = discover(self._path)
+        choice = plugins.choose(run, self._framework)
+        if getattr(choice.parser, "units_stand_alone", False):
+            if self._growing is None or self._growing.parser is not choice.parser:
+                self._growing = GrowingRun(choice.parser, self._folder / "growing")
+            return self._growing.update(run, choice)
+        self._growing = None
+        dataset = ingest(run, choice, self._folder / "tables")
         if dataset.key == self._key:
             return None
         rebuilt = rebuild(dataset)
@@ -101,7 +117,7 @@ class Follower:
 
 def _under_way(rebuilt: Rebuilt) -> tuple[int, int]:
     """Trajectories that are being generated, and that are done and wait."""
-    pending = pl.scan_parquet(rebuilt.part("trajectory_lives")).filter(
+    pending = pl.scan_parquet(rebuilt.parts("trajectory_lives")).filter(
         (pl.col("fates") == "pending:") & ~pl.col("anonymous")
     )
     row = pending.select((~pl.col("has_finished")).sum(), pl.col("has_finished").sum().alias("queued")).collect()

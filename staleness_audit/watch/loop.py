@@ -27,6 +27,7 @@ def watch(
         state = follower.refresh()
         for show in shows:
             show(state)
+        follower.settle()
         if until_finished and state.over:
             return
         worked = time.monotonic() - begun

@@ -35,6 +35,7 @@ class EventsParser:
     version = "2"
     folders_belong_together = True  # writers and attempts are named in the files
     uses_processes = False  # DuckDB already works on all cores
+    units_stand_alone = True
     card = Card(
         title="Canonical event log",
         unit="as the writer states it (training steps by default)",
