@@ -114,9 +114,11 @@ class StagedParts:
         self._parts = parts
 
     def has(self, table: str) -> bool:
+        """See ``parser.Staged.has``."""
         return bool(self._parts.get(table))
 
     def scan(self, table: str) -> pl.LazyFrame:
+        """See ``parser.Staged.scan``."""
         if not self.has(table):
             if table not in SCHEMAS:
                 raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
@@ -124,6 +126,7 @@ class StagedParts:
         return pl.scan_parquet(self._parts[table], missing_columns="insert", extra_columns="ignore")
 
     def connect(self) -> duckdb.DuckDBPyConnection:
+        """See ``parser.Staged.connect``."""
         connection = connect(self._folder)
         for table in {*self._parts, *SCHEMAS}:
             create_view(connection, table, self._parts.get(table, []))

@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -62,6 +63,7 @@ class Recorder:
         compress: compress full files with zstd if a module for it is there.
         framework, bound, unit, config, attempt, resumed_after, groups_per_step: of the header (``docs/events.md``);
             give the same to all processes of a launch.
+        unseen: fates that no process of the run records, see the method of this name.
 
     Raises ``TypeError`` if a number among the header's fields is none; nothing is written before the first event.
     """
@@ -82,6 +84,7 @@ class Recorder:
         attempt: int | None = None,
         resumed_after: int | None = None,
         groups_per_step: int | None = None,
+        unseen: Iterable[str] = (),
     ) -> None:
         numbers = {
             "bound": bound,
@@ -100,6 +103,7 @@ class Recorder:
             "unit": unit,
             "clock": "epoch",
             "config": None if config is None else plain_config(config),
+            "unseen": sorted(map(str, unseen)) or None,
             **{name: None if number is None else index(number) for name, number in numbers.items()},
         }
         self._begin()
@@ -122,6 +126,7 @@ class Recorder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         header = {name: value for name, value in self._header.items() if name != "clock"}
+        header["unseen"] = header["unseen"] or ()
         options = {
             "durable": self._durable,
             "capacity": self._capacity,
@@ -194,6 +199,14 @@ class Recorder:
         if len(buffer) == self._capacity >> 1:
             self._hurry.set()
         return len(buffer) == 1
+
+    def unseen(self, *fates: str) -> None:
+        """Say in the header which fates (``dropped``, ``cancelled``, ``lost``, ``pending``) are not recorded.
+
+        Without it, the audit takes a fate that is not in the log for one that nothing met. To be said before the first
+        event; adapters say it.
+        """
+        self._header["unseen"] = sorted({*(self._header["unseen"] or ()), *fates}) or None
 
     def missed(self, error: Exception) -> None:
         """Something happened that could not be made an event (an adapter met what it does not know): leave a gap."""

@@ -32,7 +32,7 @@ class EventsParser:
     """Reads canonical event logs; see the module's docstring."""
 
     name = "events"
-    version = "2"
+    version = "3"
     folders_belong_together = True  # writers and attempts are named in the files
     uses_processes = False  # DuckDB already works on all cores
     units_stand_alone = True
