@@ -31,17 +31,24 @@ from staleness_audit.recorder.lines import PLAIN, event_line, plain, plain_confi
 INTERVAL = 0.05
 """Seconds between an event and the write that holds it; half of the 100 ms promised, for the machine's sake."""
 
+COMPRESSED_WITHIN = 5.0
+"""Seconds that ``close`` waits for full files to be compressed, so that the end line can say which could not be."""
+
 _LOGGER = logging.getLogger("staleness_audit.recorder")
 _recorders: set[Recorder] = set()
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Events of this process: ``written``, ``dropped`` as the buffer was full, ``failed`` to be made or written."""
+    """Events of this process: ``written``, ``dropped`` as the buffer was full, ``failed`` to be made or written.
+
+    ``uncompressed``: full files that should have been compressed and could not be; nothing is lost by that.
+    """
 
     written: int
     dropped: int
     failed: int
+    uncompressed: int = 0
 
 
 class Recorder:
@@ -120,8 +127,10 @@ class Recorder:
         self._numbers = count(1)
         self._buffer: list[tuple[str, int, dict[str, Any]]] = []
         self._direct = self._durable
-        self._files = LogFiles(self._folder, self._writer, self._header, self._rotate_bytes, self._compress)
-        self._written = self._dropped = self._failed = 0
+        self._files = LogFiles(
+            self._folder, self._writer, self._header, self._rotate_bytes, self._compress, self._not_compressed
+        )
+        self._written = self._dropped = self._failed = self._uncompressed = 0
         self._ended = self._warned = self._known = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -146,7 +155,7 @@ class Recorder:
     @property
     def stats(self) -> Stats:
         """What was written and what was not, in this process."""
-        return Stats(self._written, self._dropped, self._failed)
+        return Stats(self._written, self._dropped, self._failed, self._uncompressed)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record an event of any kind."""
@@ -235,7 +244,12 @@ class Recorder:
                     self._direct = True
                 self._write(batch)
                 if number:
-                    self._write([("end", number, {"unwritten": self._dropped + self._failed or None})])
+                    self._files.settle(COMPRESSED_WITHIN)
+                    lacking = {
+                        "unwritten": self._dropped + self._failed or None,
+                        "uncompressed": self._uncompressed or None,
+                    }
+                    self._write([("end", number, lacking)])
                 self._files.close()
             _recorders.discard(self)
             self._known = False
@@ -308,6 +322,20 @@ class Recorder:
             self._failed += events
             self._ended = self._ended and not events
         self._warn(f"{error} ({type(error).__name__}); the events' numbers are missing in the log")
+
+    def _not_compressed(self, error: Exception) -> None:
+        with self._lock:
+            self._uncompressed += 1
+            first = self._uncompressed == 1
+        if first:
+            with suppress(Exception):
+                _LOGGER.warning(
+                    "Recorder %s in %s: a full file was left uncompressed: %s (%s). Further ones are only counted.",
+                    self._writer,
+                    self._folder,
+                    error,
+                    type(error).__name__,
+                )
 
     def _warn(self, why: str) -> None:
         """Say it once: a full disk would otherwise fill the console too."""

@@ -27,7 +27,7 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=runs(), seed=st.integers(0, 10**6), block=st.sampled_from((1, 3)))
 def test_any_portions_come_to_the_same(monkeypatch: pytest.MonkeyPatch, run: Run, seed: int, block: int) -> None:
     """Every trajectory that is over is set aside at once, in blocks of one or three, so that late lines reopen them."""
@@ -44,7 +44,7 @@ def test_any_portions_come_to_the_same(monkeypatch: pytest.MonkeyPatch, run: Run
         written = dict.fromkeys(whole, 0)
         while any(written[name] < len(lines) for name, lines in whole.items()):
             for name, lines in whole.items():
-                more = rng.choice((0, 1, 3, 8))
+                more = rng.choice((0, 4, 12, 40))
                 with (folder / name).open("ab") as file:
                     file.writelines(lines[written[name] : written[name] + more])
                 written[name] += more
