@@ -92,6 +92,8 @@ class NewLines(RunFiles):
                 count = data.count(b"\n")
                 yield Piece(file.source, end, end + len(data), lines + 1, digest.hexdigest(), count)
                 end, lines, last = end + len(data), lines + count, (last + data[-GUARD:])[-GUARD:]
+        if file.source not in self.tails and end == 0:
+            yield Piece(file.source, 0, 0, 1, digest.hexdigest())  # a file without a line is something to tell, too
         self.reached[file.source] = Tail(inode, end, lines, digest, last)
 
 
