@@ -9,7 +9,9 @@ that blocks rest on - a step's own record, an attempt, a file that was cut - all
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -34,7 +36,8 @@ BLOCK = 50_000
 MANY_PARTS = 24
 """Parts of a table from which they are joined to one."""
 PATIENCE = 3
-"""How often all may be read anew before nothing is set aside any more."""
+"""How often in ``LOOKS`` all may be read anew before nothing is set aside for a while."""
+LOOKS = 30
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,9 @@ class GrowingRun:
     def __init__(self, parser: Parser, folder: Path) -> None:
         self.parser = parser
         self._folder = folder
-        self._resets = 0
+        self.resets = 0
+        self._looks = 0
+        self._reset_at: deque[int] = deque(maxlen=PATIENCE)
         self._begin()
 
     def _begin(self) -> None:
@@ -117,10 +122,12 @@ class GrowingRun:
 
         ``run``: the files as they are now, from ``discover``; ``choice``: the parser, and why it.
         """
+        self._looks += 1
         try:
             return self._update(run, choice)
         except Rewritten:
-            self._resets += 1
+            self.resets += 1
+            self._reset_at.append(self._looks)
             self._begin()
             return self._update(run, choice)
 
@@ -131,8 +138,10 @@ class GrowingRun:
         listing = (sorted(new_lines.reached), run.skipped, run.repeated)
         if not any(new.values()) and kept.listing == listing and self._last is not None:
             return None
-        kept.listing, kept.tails = listing, {**kept.tails, **new_lines.reached}
         reopened = touched(new, kept.blocks)
+        # From here on there is no state until all is done: after an error the next look tries again.
+        self._last = None
+        kept.listing, kept.tails = listing, {**kept.tails, **new_lines.reached}
         for table, parts in new.items():
             kept.parts.setdefault(table, []).extend(parts)
         for block in reopened:
@@ -155,8 +164,11 @@ class GrowingRun:
     def _reopen(self, block: Path) -> None:
         """Bring the rows of a block back among the open ones."""
         for table in OF_TRAJECTORIES:
-            self._kept.parts.setdefault(table, []).extend(sorted((block / table).glob("*.parquet")))
+            if (block / table).exists():
+                rows = (block / table).rename(self._kept.place(table))
+                self._kept.parts.setdefault(table, []).extend(sorted(rows.glob("*.parquet")))
         self._kept.blocks.remove(block)
+        shutil.rmtree(block, ignore_errors=True)
 
     def _compact(self) -> None:
         """Join the many small parts of a table to one, so that looking at them stays cheap."""
@@ -174,10 +186,14 @@ class GrowingRun:
                 kept.parts[table] = [target]
                 for part in parts:
                     part.unlink()
+                    with suppress(OSError):
+                        part.parent.rmdir()
 
     def _finish(self, run: NewLines, choice: Choice) -> Dataset:
         """Let the parser say what holds for the run as a whole."""
         kept = self._kept
+        for old in kept.folder.glob("finish-*"):
+            shutil.rmtree(old, ignore_errors=True)
         folder = kept.place("finish")
         folder.mkdir()
         with PartWriter(folder) as sink:
@@ -218,7 +234,9 @@ class GrowingRun:
 
     def settle(self) -> None:
         """Set aside what is done with, if it is much; between two looks, as it takes about as long as one."""
-        if self._last is None or self._resets >= PATIENCE:
+        if self._last is None:
+            return
+        if len(self._reset_at) == PATIENCE and self._looks - self._reset_at[0] < LOOKS:
             return
         kept, (dataset, part) = self._kept, self._last
         connection = assign(dataset, part, BLOCK, SEAL_FROM)

@@ -67,7 +67,7 @@ def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
         assert figures(state.data) == figures(audit(tmp_path / "run").data)
         watching.settle()
         assert watching._growing is not None
-        return len(watching._growing._kept.blocks), watching._growing._resets
+        return len(watching._growing._kept.blocks), watching._growing.resets
 
     write(*step("a", 0, "a/0", "a/1"), *step("b", 1, "b/0", "b/1"))
     assert look() == (2, 0)
@@ -95,7 +95,7 @@ def test_any_portions_come_to_the_same(monkeypatch: pytest.MonkeyPatch, run: Run
     monkeypatch.setattr(growing, "SEAL_FROM", 1)
     monkeypatch.setattr(growing, "BLOCK", block)
     monkeypatch.setattr(growing, "MANY_PARTS", 3)
-    monkeypatch.setattr(growing, "PATIENCE", 10**6)
+    monkeypatch.setattr(growing, "LOOKS", 0)
     rng = random.Random(seed)
     with TemporaryDirectory() as place:
         folder = Path(place) / "run"
