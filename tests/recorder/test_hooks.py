@@ -182,6 +182,7 @@ class SkyTrainer:
         self.global_step = 0
 
     async def async_sync_policy_weights_to_inference_engines(self) -> str:
+        await asyncio.sleep(0)
         return "synced"
 
     def convert_generation_group_mini_batch_to_training_input(self, groups: list[Any]) -> int:
@@ -195,6 +196,29 @@ class SkyGenerator:
         if wait is not None:
             await wait()
         return {"response_ids": [[1, 2, 3, 4]], "loss_masks": [[1, 1, 1, 1]]}
+
+
+def test_skyrl_does_not_trust_a_version_while_weights_are_taken_over(tmp_path: Path) -> None:
+    """A group is done in the midst of the sync to v1, by which weights is not known; step 3 trains it, from v2."""
+
+    async def run(record: Recorder) -> None:
+        generator = skyrl.RecordedGenerator(SkyGenerator())
+        trainer = skyrl.recorded(SkyTrainer, record)(generator)
+        await trainer.async_sync_policy_weights_to_inference_engines()
+        trainer.global_step = 1
+        sync = asyncio.ensure_future(trainer.async_sync_policy_weights_to_inference_engines())
+        await asyncio.sleep(0)
+        output = await generator.generate(None)
+        await sync
+        trainer.global_step = 3
+        group = SimpleNamespace(uid="a", generator_output=output, global_step_when_scheduled=1)
+        trainer.convert_generation_group_mini_batch_to_training_input([group])
+        trainer.batches.over()
+
+    with Recorder(tmp_path / "run", framework="skyrl", bound=1) as record:
+        asyncio.run(run(record))
+    data = told(tmp_path / "run", 1)
+    assert (data["verdict"], data["staleness"]["max"]) == ("inconclusive", {"lo": 1, "hi": 2})
 
 
 def test_skyrl(tmp_path: Path) -> None:
@@ -304,7 +328,10 @@ class OldestFirst:
 
 
 def test_nemo_rl(tmp_path: Path) -> None:
-    """At trainer version 4, group ``a`` (v1 to v1) is taken: staleness 3. Group ``z`` (v0) was evicted."""
+    """At trainer version 4, group ``a`` (v1 to v1, or v2 if a sync was under way) is taken: staleness 2 or 3.
+
+    Group ``z`` (v0) was evicted.
+    """
 
     async def run(record: Recorder) -> None:
         buffer = Buffer()
@@ -318,9 +345,9 @@ def test_nemo_rl(tmp_path: Path) -> None:
         assert (await sampler.select(current_train_weight=5, **bounds))[1] == 0
         sampler.batches.over()
 
-    with Recorder(tmp_path / "run", framework="nemo-rl", bound=2) as record:
+    with Recorder(tmp_path / "run", framework="nemo-rl", bound=1) as record:
         asyncio.run(run(record))
-    data = told(tmp_path / "run", 2)
+    data = told(tmp_path / "run", 1)
     assert data["verdict"] == "fail"
     assert data["violations"]["trajectories"] == exactly(2)
     assert data["violations"]["tokens"] == {"lo": 2, "hi": None}  # how many there are, the sampler does not see

@@ -5,8 +5,8 @@
 >>> Recorded = recorded(WindowedSampler, record)  # doctest: +SKIP
 
 The sampler picks the groups that are trained and drops those that are too old, from a buffer that stamps each with the
-rollout version at its start and at its end. The start is never newer than the weights that made the first token, and
-generation goes on through syncs: a group whose two stamps are equal is exact but for a sync that was under way.
+rollout version at its start and at its end. The start is never newer than the weights that made the first token. While
+a sync is under way the stamp is still the old one, so the last token may be one version newer than the end says.
 A step that is assembled at trainer version ``V`` trains from ``V``.
 """
 
@@ -53,7 +53,7 @@ def recorded(sampler_class: type, record: Recorder) -> type:
                 if slots:
                     # Step numbers follow the trainer's version: the step at version V is the (V + 1)th.
                     step = current_train_weight + 1
-                    self.batches.took(step, current_train_weight, list(_rows(record, slots)))
+                    self.batches.took(step, current_train_weight, list(_rows(record, slots, current_train_weight)))
             return result
 
         async def evict(self, *, current_train_weight: int) -> Any:
@@ -62,7 +62,7 @@ def recorded(sampler_class: type, record: Recorder) -> type:
             with unharmed(record):
                 left = {slot.rows for slot in _slots(self._buffer)}
                 gone = [slot for slot in before if slot.rows not in left]
-                for name, _ in list(_rows(record, gone)):
+                for name, _ in list(_rows(record, gone, current_train_weight)):
                     record.dropped(name, "stale", step=current_train_weight + 1)
             return result
 
@@ -76,11 +76,12 @@ def _slots(buffer: Any) -> list[_Slot]:
     return [_Slot(tuple(meta.sample_ids), start, end) for meta, start, end, ready in parallel if ready and meta]
 
 
-def _rows(record: Recorder, slots: Iterable[_Slot]) -> Iterator[tuple[str, int | None]]:
+def _rows(record: Recorder, slots: Iterable[_Slot], trainer: int) -> Iterator[tuple[str, int | None]]:
     for slot in slots:
+        newest = trainer if slot.end is None else min(slot.end + 1, trainer)
         for row in slot.rows:
             record.admitted(row, slot.rows[0], ts=None)
             # The row's tokens are in the data plane, which the sampler does not look into.
-            record.span(row, tokens_lo=1, version_lo=slot.start, version_hi=slot.end, monotone=True, ts=None)
+            record.span(row, tokens_lo=1, version_lo=slot.start, version_hi=newest, monotone=True, ts=None)
             record.finished(row, ts=None)
             yield row, None

@@ -4,7 +4,8 @@
 >>> AgentExecutor = recorded(MultiTurnAgentExecutor, record)  # doctest: +SKIP
 >>> took(batches, experiences, step, version=step - 1)  # in a trainer of one's own  # doctest: +SKIP
 
-The executor asks the engine; between two looks at the engine's version each answer is exact, or an interval. OpenRLHF's
+The executor asks the engine; between two looks at the engine's version each answer is exact, or an interval (provided
+that engines that go on over an update take weights and version while they are paused). OpenRLHF's
 samples have no name, so one is put into ``extra_logs``, two numbers that arrive in ``Experience.info`` (and in the
 metrics, where their means say nothing). A batch that is logged as step ``N`` trains from version ``N - 1``.
 """

@@ -18,11 +18,12 @@ from staleness_audit.recorder.recorder import Recorder
 
 
 class RecordedGenerator:
-    """A generator that notes by which versions each of its outputs was made; ``version`` is set by the trainer."""
+    """A generator that notes by which versions each of its outputs was made; the trainer sets ``versions``."""
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
-        self.version: int | None = None
+        # While weights are taken over, the engines may have the old or the new ones.
+        self.versions: tuple[int | None, int | None] = (None, None)
         # By the identity of the output, which is kept so that it stays its own.
         self.made: dict[int, tuple[Any, int | None, int | None]] = {}
 
@@ -31,9 +32,9 @@ class RecordedGenerator:
 
     async def generate(self, input_batch: Any, *arguments: Any, **options: Any) -> Any:
         """Generate, between two looks at the version."""
-        before = self.version
+        oldest, _ = self.versions
         output = await self.generator.generate(input_batch, *arguments, **options)
-        self.made[id(output)] = (output, before, self.version)
+        self.made[id(output)] = (output, oldest, self.versions[1])
         return output
 
 
@@ -54,14 +55,20 @@ def recorded(trainer_class: type, record: Recorder) -> type:
             self.batches = Batches(record)
 
         async def async_sync_policy_weights_to_inference_engines(self, *arguments: Any, **options: Any) -> Any:
+            with unharmed(record):
+                self._versions((0, 1))
             result = await super().async_sync_policy_weights_to_inference_engines(*arguments, **options)
             with unharmed(record):
-                # As many steps as are complete: the initial sync comes before the first one.
-                version = int(self.global_step)
-                record.sync(version)
-                if isinstance(self.generator, RecordedGenerator):
-                    self.generator.version = version
+                self._versions((1, 1))
+                record.sync(int(self.global_step))
             return result
+
+        def _versions(self, taken: tuple[int, int]) -> None:
+            """Engines have the weights of as many steps as are complete (the initial sync comes before the first)."""
+            if isinstance(self.generator, RecordedGenerator):
+                _, last = self.generator.versions
+                both = (int(self.global_step) if last is None else last, int(self.global_step))
+                self.generator.versions = (both[taken[0]], both[taken[1]])
 
         def convert_generation_group_mini_batch_to_training_input(self, groups: Any, *arguments: Any) -> Any:
             result = super().convert_generation_group_mini_batch_to_training_input(groups, *arguments)
