@@ -162,6 +162,7 @@ def _products(_: str) -> str:
     for module in modules():
         meanings |= {name: meaning for name, meaning in module.columns if meaning and not meaning.startswith("as in ")}
         kept = "Published." if module.published else "Intermediate."
+        kept += " Per partition of the trajectories." if module.stage == "part" else ""
         rows: list[tuple[object, ...]] = [
             (f"`{name}`", meaning or meanings.get(name, "")) for name, meaning in module.columns
         ]

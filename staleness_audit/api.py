@@ -19,6 +19,7 @@ from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, default_tables, ingest
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
+from staleness_audit.report.terminal.words import interval
 from staleness_audit.tables import SCHEMAS
 
 Progress = Callable[[int, int, str], None]
@@ -92,7 +93,23 @@ def audit(
         raise AuditError(f"The bound is {bound}; it is a number of versions, 0 or more.")
     dataset = load(path, framework=framework, tables=tables, assume=assume, progress=progress)
     rebuilt = rebuild(dataset, steps, progress)
-    return AuditResult(rebuilt, check(rebuilt, bound, gate=gate, worst=worst))
+    data = check(rebuilt, bound, gate=gate, worst=worst)
+    if steps != (None, None) and not data["per_step"]:
+        _refuse_no_steps(dataset, steps)
+    return AuditResult(rebuilt, data)
+
+
+def _refuse_no_steps(dataset: Dataset, steps: Steps) -> None:
+    """``AuditError`` if the logs show steps, none of which was asked for."""
+    shown = dataset.scan("steps").select(first=pl.col("step").min(), last=pl.col("step").max()).collect()
+    first, last = shown.row(0)
+    if first is None:
+        return
+    begin, end = ("" if limit is None else limit for limit in steps)
+    raise AuditError(
+        f"--steps {begin}:{end} selects no training step, so there is nothing to judge: the logs show steps {first} to "
+        f"{last}."
+    )
 
 
 @dataclass(frozen=True)
@@ -129,10 +146,10 @@ class AuditResult:
             return self.rebuilt.dataset.scan(name)
         if name not in self.tables:
             raise KeyError(f"no table or product {name!r}; there are {', '.join(self.tables)}")
-        if not self.rebuilt.part(name).exists():  # a lens over the others
+        if not self.rebuilt.parts(name):  # a lens over the others
             rows: pl.DataFrame = self.connection.table(name).pl()
             return rows.lazy()
-        return pl.scan_parquet(self.rebuilt.part(name))
+        return self.rebuilt.scan(name)
 
     @cached_property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -167,7 +184,4 @@ class AuditResult:
     def __repr__(self) -> str:
         """One line: framework, verdict, bound, observed staleness."""
         run, largest = self.data["run"], self.data["staleness"]["max"]
-        return (
-            f"<AuditResult {run['framework']}: {self.verdict}, bound {self.bound}, "
-            f"staleness {largest['lo']}..{'?' if largest['hi'] is None else largest['hi']}>"
-        )
+        return f"<AuditResult {run['framework']}: {self.verdict}, bound {self.bound}, staleness {interval(largest)}>"

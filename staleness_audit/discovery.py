@@ -82,6 +82,11 @@ class RunFiles:
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
     assume: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def path(self) -> Path:
+        """What was given: the directory, or the single file."""
+        return self.root if self.is_directory else self.files[0].path
+
     @cached_property
     def _by_source(self) -> dict[str, RunFile]:
         return {file.source: file for file in self.files}

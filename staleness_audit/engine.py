@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import duckdb
+import polars as pl
 
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
-MEMORY_LIMIT = "1200MB"
+MEMORY = 1_200_000_000
+"""Bytes that DuckDB may hold."""
 
 
-def connect(spill: Path | None = None, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB bounded by ``memory`` (such as ``700MB``) that spills below the folder ``spill``."""
+def connect(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB bounded by ``MEMORY`` that spills below the folder ``spill``."""
     config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": memory,
+        "memory_limit": f"{MEMORY}B",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
     }
     if spill is not None:
         config["temp_directory"] = str(spill / ".spill")
-    connection = duckdb.connect(config=config)
-    connection.execute("SET TimeZone = 'UTC'")
-    return connection
+    return _settled(duckdb.connect(config=config))
 
 
 def session() -> duckdb.DuckDBPyConnection:
@@ -33,9 +34,14 @@ def session() -> duckdb.DuckDBPyConnection:
 
     It costs next to nothing, and all who work at the same time share one memory limit.
     """
-    cursor = _shared(os.getpid()).cursor()
-    cursor.execute("SET TimeZone = 'UTC'")
-    return cursor
+    return _settled(_shared(os.getpid()).cursor())
+
+
+def _settled(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Set what each connection has to be told anew."""
+    # In what DuckDB takes for an interactive session it would draw a bar over our output.
+    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+    return connection
 
 
 @cache
@@ -49,13 +55,30 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def scan(parts: Path | list[Path], **options: Any) -> pl.LazyFrame:
+    """Scan Parquet files with Polars: these files, whatever their paths look like, and nothing read out of a path.
+
+    A folder may be called ``lr=[1,2]`` or ``step=7``, which would be a pattern, or a column of every row.
+    """
+    return pl.scan_parquet(parts, glob=False, hive_partitioning=False, **options)
+
+
+def _exactly(path: Path) -> str:
+    """Quote a path as a literal in which DuckDB finds no pattern."""
+    return literal("".join(f"[{character}]" if character in "*?[" else character for character in str(path)))
+
+
+def read_parquet(parts: Iterable[Path], **options: bool) -> str:
+    """SQL that reads these files, whatever their paths look like, as ``scan`` does."""
+    settings = "".join(f", {name} = {str(value).lower()}" for name, value in options.items())
+    return f"read_parquet([{', '.join(map(_exactly, parts))}], hive_partitioning = false{settings})"
+
+
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
     if parts:
-        files = ", ".join(literal(str(part)) for part in parts)
-        connection.execute(
-            f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], union_by_name = true)'
-        )
+        files = read_parquet(parts, union_by_name=True)
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM {files}')
     else:
         columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')

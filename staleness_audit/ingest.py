@@ -15,6 +15,7 @@ import json
 import math
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -35,7 +36,7 @@ import pyarrow.parquet as pq
 
 from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
-from staleness_audit.engine import MEMORY_LIMIT, connect, create_view
+from staleness_audit.engine import connect, create_view, scan
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
@@ -90,11 +91,11 @@ class Dataset:
             return _empty(table)
         # Rows of a query come as plain strings, those of an Arrow table dictionary-encoded: one schema for both.
         words = pl.ScanCastOptions(categorical_to_string="allow")
-        return pl.scan_parquet(parts, schema=_empty(table).collect_schema(), cast_options=words)
+        return scan(parts, schema=_empty(table).collect_schema(), cast_options=words)
 
-    def connect(self, *, memory: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
+    def connect(self) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with one view per event table."""
-        connection = connect(self.folder, memory)
+        connection = connect(self.folder)
         for table in SCHEMAS:
             create_view(connection, table, self.parts(table))
         return connection
@@ -123,7 +124,7 @@ class StagedParts:
             if table not in SCHEMAS:
                 raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
             return _empty(table)
-        return pl.scan_parquet(self._parts[table], missing_columns="insert", extra_columns="ignore")
+        return scan(self._parts[table], missing_columns="insert", extra_columns="ignore")
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """See ``parser.Staged.connect``."""
@@ -137,11 +138,16 @@ def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
     """Return the cache folder of a run below the current directory, made self-ignoring for git."""
     cache = (base or Path.cwd()) / CACHE_FOLDER
     identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
-    cache.mkdir(parents=True, exist_ok=True)
     ignore = cache / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
-    return cache / f"{run.root.name}-{identity}"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if not ignore.exists():
+            ignore.write_text("*\n")
+    except OSError as error:
+        raise UnreadableInput(f"{cache}: cannot be written ({error.strerror}); name a folder with --tables.") from error
+    # The identity tells runs apart; the name is for people, and no query may take it for a pattern.
+    shown = re.sub(r"[^\w.=,+-]", "_", run.root.name)
+    return cache / f"{shown}-{identity}"
 
 
 def ingest(
@@ -172,9 +178,11 @@ def ingest(
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
             return _ingest(run, parser, choice, folder, workers, progress)
-    except PermissionError as error:
+    except OSError as error:
+        if error.filename is not None and Path(error.filename).is_relative_to(run.root):
+            raise  # what cannot be read of a run is not for the folder of its tables to mend
         raise UnreadableInput(
-            f"{error.filename or folder}: cannot be written; choose another --tables folder."
+            f"{error.filename or folder}: cannot be written ({error.strerror}); choose another --tables folder."
         ) from error
 
 
@@ -487,7 +495,7 @@ def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str
         "layout": LAYOUT_VERSION,
         "tool_version": __version__,
         "identity": _identity(choice.parser),
-        "run": str(run.root if run.is_directory else run.files[0].path),
+        "run": str(run.path),
         "parser": choice.parser.name,
         "parser_version": choice.parser.version,
         "detected_by": list(choice.detection.evidence),

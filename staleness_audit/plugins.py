@@ -69,18 +69,18 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
         parser = known[finest[0]]
         if runs := several_runs(run, parser):
             raise SeveralRuns(
-                f"{run.root}: {', '.join(runs[:4])}{' ...' if len(runs) > 4 else ''} each hold {parser.name} logs of "
+                f"{run.path}: {', '.join(runs[:4])}{' ...' if len(runs) > 4 else ''} each hold {parser.name} logs of "
                 "the same names, as runs of their own do. Audit each by itself; if they are attempts of one run, say "
                 f"--framework {parser.name}."
             )
         return Choice(parser, candidates[finest[0]])
     if finest:
         listed = "; ".join(f"{name} ({candidates[name].evidence[0]})" for name in finest)
-        raise SeveralFrameworks(f"{run.root}: files of several frameworks: {listed}. Choose one with --framework.")
-    wanted = "; ".join(f"{name}: {parser.card.artifacts[0].path}" for name, parser in known.items())
+        raise SeveralFrameworks(f"{run.path}: files of several frameworks: {listed}. Choose one with --framework.")
+    what = f"none of its {len(run.files)} files belongs" if run.is_directory else "it does not belong"
     raise NothingRecognised(
-        f"{run.root}: none of its {len(run.files)} files belongs to a known log format. Looked for {wanted}. "
-        "Give the run's own output directory, or name the format with --framework."
+        f"{run.path}: {what} to a known log format ({', '.join(known)}); give the run's own output directory, or name "
+        "the format with --framework (`staleness-audit frameworks NAME` lists the files of one)."
     )
 
 
@@ -88,10 +88,8 @@ def several_runs(run: RunFiles, parser: Parser) -> list[str]:
     """Folders side by side that look like runs of their own: the parser recognises each by files that another has too.
 
     What one run keeps in several folders (rollouts here, training there) has different names, but for files that are
-    named by a number only.
+    named by a number only. A parser whose launches have folders of their own says whether these are such.
     """
-    if getattr(parser, "folders_belong_together", False):
-        return []
     folders: dict[str, dict[str, RunFile]] = {}
     above = _shared_folder(run)
     for file in run.files:
@@ -105,7 +103,10 @@ def several_runs(run: RunFiles, parser: Parser) -> list[str]:
         detection = parser.detect(replace(run, files=shared)) if shared else None
         if detection and detection.strong:
             found.append(above + folder)
-    return found if len(found) > 1 else []
+    belong_together = getattr(parser, "belong_together", None)
+    if len(found) < 2 or (belong_together is not None and belong_together(run, found)):
+        return []
+    return found
 
 
 def _shared_folder(run: RunFiles) -> str:

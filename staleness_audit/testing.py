@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -69,5 +70,6 @@ def _story(result: AuditResult) -> str:
 
     head = {1: "the run fails", 3: "the logs can't tell"}[result.exit_code]
     path = result.data["run"]["path"]
+    given = f" --bound {result.bound}" if result.data["bound"]["source"] == "cli" else ""
     lines = "\n".join(f"  {line}" for line in run_story(result.data))
-    return f"{head}: {path}\n{lines}\n  the whole report: staleness-audit audit {path}"
+    return f"{head}: {path}\n{lines}\n  the whole report: staleness-audit audit {shlex.quote(path)}{given}"

@@ -13,6 +13,7 @@ from helpers.cases import SAMPLES
 from helpers.command import run, sentence
 
 from staleness_audit import __version__, cli, plugins
+from staleness_audit.cli.options import AuditFormat
 
 COMMANDS = ("audit", "ingest", "explain", "compare", "sql", "export", "frameworks")
 
@@ -104,6 +105,46 @@ def test_several_runs_in_one_folder_are_not_taken_for_one(tmp_path):
     assert run("audit", SAMPLES / "slime" / "fully_async_balanced" / "run", "--bound", "3").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("framework", "cases"),
+    [
+        # A simulator never resumes; launches of NeMo-RL that both train step 0 in an exp_001 are no restarts.
+        ("dryrun", ("areal-bimodal", "roll-lognormal")),
+        ("nemo-rl", ("sc-ready_first-violation", "sc-windowed-strict")),
+        ("nemo-rl", ("async_grpo-age1-drain", "sc-windowed-strict")),
+    ],
+)
+def test_runs_of_frameworks_whose_launches_have_folders_are_told_apart(framework, cases, tmp_path):
+    for name in cases:
+        shutil.copytree(SAMPLES / framework / name / "run", tmp_path / "runs" / name)
+    done = run("audit", tmp_path / "runs")
+    assert done.exit_code == 2
+    assert f"{cases[0]}, {cases[1]} each hold {framework} logs" in " ".join(done.stderr.split())
+    assert run("audit", tmp_path / "runs" / cases[1], "--bound", "9").exit_code == 0
+
+
+def test_event_logs_of_one_writer_that_begins_twice_are_two_runs(tmp_path):
+    """Both files are the first of the writer "trainer"; a second attempt of it is of the same run."""
+    header = '{"format": "staleness-events/1", "framework": "my-trainer", "bound": 1, "writer": "trainer"%s}'
+    lines = [
+        '{"kind": "span", "n": 1, "trajectory_id": "a", "tokens": 3, "version": 0}',
+        '{"kind": "trained", "n": 2, "trajectory_id": "a", "step": %d}',
+        '{"kind": "step", "n": 3, "step": %d, "version": %d}',
+        '{"kind": "end", "n": 4}',
+    ]
+
+    def write(step: int, attempt: str) -> None:
+        text = "\n".join([header % attempt, *lines, ""]).replace("%d", str(step)).replace('"a"', f'"a{step}"')
+        (tmp_path / "runs" / f"part-{step}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "runs" / f"part-{step}" / "log.staleness.jsonl").write_text(text)
+
+    write(0, "")
+    write(1, "")
+    assert run("audit", tmp_path / "runs").exit_code == 2
+    write(1, ', "attempt": 1, "resumed_after": 0')
+    assert run("audit", tmp_path / "runs").exit_code == 0
+
+
 def test_exit_zero_does_not_hide_unreadable_input(two_step_run):
     assert run("audit", two_step_run("kept", bound=2), "nowhere", "--exit-zero").exit_code == 2
 
@@ -123,7 +164,8 @@ def test_nothing_recognised_says_what_was_looked_for(tmp_path):
     (tmp_path / "run" / "notes.txt").write_text("hello\n")
     message = sentence(run("audit", "run"))
     assert "none of its 1 files" in message
-    assert "events: *.staleness.jsonl" in message
+    assert "known log format (areal, dressage, dryrun, events, " in message
+    assert "`staleness-audit frameworks NAME` lists the files of one" in message
     assert "--framework" in message
 
 
@@ -175,16 +217,46 @@ def test_options_that_contradict_each_other(two_step_run):
     assert "knows no assumption colour" in sentence(run("audit", path, "--assume", "colour=red"))
 
 
-def test_usage_errors_exit_2(two_step_run):
-    for arguments in (
-        ["audit"],
-        ["audit", two_step_run("run"), "--bound", "-1"],
-        ["audit", "x", "--count", "steps"],
-        ["nonsense"],
-    ):
-        result = run(*arguments)
-        assert result.exit_code == 2
-        assert "Traceback" not in result.output
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["audit"], "Missing argument 'RUN...'; see `staleness-audit audit --help`."),
+        (["audit", "x", "--bound", "x"], "--bound x: give a whole number; see `staleness-audit audit --help`."),
+        (["audit", "x", "--bound", "-1"], "--bound -1: give 0 or more; see `staleness-audit audit --help`."),
+        (["prove", "trl", "--seconds", "x"], "--seconds x: give a number; see `staleness-audit prove --help`."),
+        (["audit", "x", "--count", "steps"], "'steps' is not one of 'trajectories', 'tokens', 'groups'; see"),
+        (["audit", "x", "--bounds", "1"], "No such option: --bounds"),
+        (["audti"], "Did you mean 'audit'? See `staleness-audit --help`."),
+    ],
+)
+def test_usage_errors_are_sentences_too(arguments, says):
+    assert says in sentence(run(*arguments))
+
+
+def test_steps_that_the_run_does_not_have(two_step_run):
+    """It has steps 0 and 2; that nothing between them or behind them is stale is no verdict."""
+    path = two_step_run("run", bound=1)
+    for steps in ("3:", "1:1"):
+        assert sentence(run("audit", path, "--steps", steps)) == (
+            f"error: --steps {steps} selects no training step, so there is nothing to judge: "
+            "the logs show steps 0 to 2."
+        )
+
+
+def test_a_folder_that_cannot_be_written(two_step_run, tmp_path):
+    path = two_step_run("run")
+    (tmp_path / "file").touch()
+    for arguments in (["audit", path], ["ingest", path], ["sql", path, "SELECT 1"]):
+        message = sentence(run(*arguments, "--tables", tmp_path / "file" / "tables"))
+        assert message.endswith("file/tables: cannot be written (Not a directory); choose another --tables folder.")
+    (tmp_path / ".staleness-audit").touch()
+    assert "name a folder with --tables" in sentence(run("audit", path))
+
+
+def test_what_belongs_to_no_format_is_named_as_it_was_given(tmp_path):
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert f"error: {tmp_path}/notes.txt: it does not belong to" in sentence(run("audit", tmp_path / "notes.txt"))
+    assert f"error: {tmp_path}: none of its 1 files belongs to" in sentence(run("audit", tmp_path))
 
 
 def test_names_from_the_file_system_cannot_steer_the_terminal():
@@ -282,10 +354,47 @@ def test_default_of_a_wrong_type(tmp_path, two_step_run):
     (tmp_path / "staleness-audit.toml").write_text('bound = "three"\n')
     result = run("audit", two_step_run("run"))
     assert result.exit_code == 2
-    assert "Invalid value for '--bound'" in result.stderr
+    assert sentence(result) == "error: --bound three: give a whole number; see `staleness-audit audit --help`."
 
 
 # ------------------------------------------------------------------------------------------------- output
+
+
+HOSTILE = "g\x1b[2J\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\\a\r\u202eb\x9b31m\x7f\u2066\u200b"
+"""Clears the screen, links, rings, returns, turns text around, colours, hides."""
+
+
+HOSTILE_NAME = HOSTILE.replace("/", "")
+
+
+def test_nothing_that_logs_hold_steers_a_terminal(event_log, tmp_path):
+    """Ids, groups, workers, reasons, configuration, kinds of lines, names of files and of the run: all are hostile."""
+    log = event_log(HOSTILE_NAME, bound=1, config={HOSTILE: HOSTILE}, framework=HOSTILE)
+    for name in (HOSTILE, "other"):
+        log.add("admitted", trajectory_id=name, group_id=HOSTILE, version=0)
+        log.add("span", trajectory_id=name, tokens=2, version=0, worker=HOSTILE)
+    log.add("dropped", trajectory_id="other", reason=f"other:{HOSTILE}").add(f"kind{HOSTILE}")
+    log.add("trained", trajectory_id=HOSTILE, step=3).add("step", step=3, version=3)
+    path = log.close()
+    (path / "run.staleness.jsonl").rename(path / f"{HOSTILE_NAME}.staleness.jsonl")
+    commands = [
+        *(["audit", path, "--verbose", "--format", form] for form in AuditFormat),
+        ["audit", path, tmp_path / HOSTILE],
+        ["explain", path, "--worst"],
+        ["compare", path, path],
+        ["sql", path, "SELECT * FROM trajectories"],
+        ["sql", path, f'SELECT 1 AS "{HOSTILE}"', "--format", "json"],
+        ["export", path, "--output", tmp_path / f"{HOSTILE_NAME}.json"],
+        ["audit", path, "--framework", HOSTILE],
+        ["audit", path, "--bound", HOSTILE],
+        ["audit", path, f"--{HOSTILE}"],
+        [HOSTILE],
+    ]
+    for command in commands:
+        shown = run(*command)
+        assert shown.exit_code in (0, 1, 2, 3) and not isinstance(shown.exception, ValueError), shown.exception
+        steering = {each for each in shown.output if not each.isprintable() and each not in "\n\t"}
+        assert shown.output and not steering, (command, steering)
 
 
 def test_json_of_one_run_and_of_several(two_step_run):

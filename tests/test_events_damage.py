@@ -279,3 +279,25 @@ def test_each_of_many_bad_lines_is_counted_if_not_listed(tmp_path: Path) -> None
     listed = [line for _, line in said(data, "bad-line") if line is not None]
     assert listed == list(range(3, 103))
     assert any("150 more" in item["message"] for item in data["diagnostics"]["items"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "span", "n": 4, "trajectory_id": "b", "tokens": "10", "version": 0},
+        {"kind": "span", "n": 4, "trajectory_id": "b", "tokens": True, "version": 0},
+        {"kind": "span", "n": 4, "trajectory_id": 7, "tokens": 10, "version": 0},
+        {"kind": "span", "n": 4, "trajectory_id": "b", "versions": ["0", "0"]},
+    ],
+)
+def test_a_value_of_another_type_is_refused_whether_packed_or_not(tmp_path: Path, line: Line) -> None:
+    """A text that looks like a number is none: line 5 is left out, and what it may have said stays open."""
+    log = replaced(5, json.dumps(line))
+    answers = []
+    for name, data in ((NAME, log), (NAME + ".gz", gzip.compress(log))):
+        (tmp_path / name).mkdir()
+        answer = report(tmp_path / name, data, names=(name,))
+        assert said(answer, "bad-line") == [(name, 5)]
+        assert is_open(answer)
+        answers.append({key: answer[key] for key in ("verdict", "trajectories", "tokens", "staleness")})
+    assert answers[0] == answers[1]

@@ -98,7 +98,7 @@ def test_a_timeline_that_can_be_checked_by_hand(timed_run, tmp_path):
     assert trace["otherData"]["zero is (microseconds since 1970)"] == 100_000_000
     drawn = {event["args"]["trajectory"]: event["args"] for event in events if event.get("cat") == "trajectory"}
     b = drawn["b"]
-    assert (b["staleness"], b["sampled by"], b["drawn as"]) == ("1", "v0..1", "one of the worst violations")
+    assert (b["staleness"], b["sampled by"], b["drawn as"]) == ("1", "v0–v1", "one of the worst violations")
 
 
 RECORDED = ("slime/fully_async_killed_in_training", "dryrun/roll-lognormal", "psrl/default-level")

@@ -149,6 +149,10 @@ def test_rates_are_not_known_where_steps_may_have_gone_unread():
         ("waste.ratio > nan", "is no number to compare with"),
         ("waste.ratio > inf", "is no number to compare with"),
         ("verdict > fail", "only == and != apply"),
+        ("verdict == fial", "verdict is never 'fial'; it is one of pass, fail, inconclusive, no-bound."),
+        ("verdict == true", "verdict is never 'true'; it is one of pass"),
+        ("guarantee.strict != yes", "guarantee.strict is never 'yes'; it is one of true, false."),
+        ("run.health.state == 1", "run.health.state is never '1'; it is one of finished, crashed, stuck, running."),
     ],
 )
 def test_unusable_conditions_are_errors_before_anything_is_read(text, message):

@@ -288,3 +288,14 @@ def test_a_longer_compressed_copy_is_the_one_that_is_read(run: Path) -> None:
     document = answer(run)
     assert [item["source"] for item in document["diagnostics"]["items"]] == ["w.staleness.jsonl"]
     assert document["violations"]["trajectories"] == alone["violations"]["trajectories"]
+
+
+@pytest.mark.parametrize("folder", ["lr=[1,2]*?", "step=7", "{a,b}"])
+def test_a_path_is_only_a_path(folder, two_step_run, tmp_path, monkeypatch):
+    """Sweeps name folders after settings: those are no patterns, and no columns of every row."""
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    result = audit(two_step_run(f"{folder}/run", bound=1))
+    assert (result.verdict, result.data["staleness"]["max"]) == ("fail", {"lo": 2, "hi": 2})
+    assert result.table("steps").collect()["step"].sort().to_list() == [0, 2]
+    assert result.sql("SELECT step FROM steps ORDER BY step").fetchall() == [(0,), (2,)]

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from oracle import compare, hide, logs, strategies, truth
 from oracle.lives import Run
 
+from staleness_audit import rebuild
 from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles
 
@@ -114,6 +115,19 @@ def test_nor_does_the_size_of_the_pieces(run: Run, seed: int, size: int) -> None
         patch.setattr(RunFiles.split, "__defaults__", (size,))
         document = audited(files, 1)
     assert compare.differences(document, truth.figures(run, 1)) == []
+
+
+@examples(5)
+@given(run=strategies.runs(), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL))
+def test_nor_does_rebuilding_it_in_partitions(run: Run, seed: int, way: hide.Hiding) -> None:
+    """Of complete logs and of others: the same document to the last figure, however the trajectories are divided."""
+    files = files_of(way(logs.log_of(run), random.Random(seed)))
+    documents = []
+    for count in (1, 3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rebuild, "count_partitions", lambda _, count=count: count)
+            documents.append({**audited(files, 1, worst=3), "run": None})
+    assert documents[0] == documents[1]
 
 
 # ------------------------------------------------------------------------------------------------- what is hidden

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from oracle.logs import Line, closed, dump
 
+from staleness_audit import engine
 from staleness_audit import rebuild as rebuilding
 from staleness_audit.api import AuditResult, audit
 from staleness_audit.check.health import health as judge
+from staleness_audit.rebuild.partitions import count_partitions
 from staleness_audit.tables import SCHEMAS
 
 
@@ -255,6 +257,53 @@ class TestLengthBias:
         assert set(data["waste"]["length_bias"].values()) == {None}
 
 
+class TestPartitions:
+    """A long run is rebuilt in parts, none of which sees the others' trajectories."""
+
+    LOG = (
+        tell("admitted", "a", group_id="g"),
+        tell("admitted", "b", group_id="g"),
+        tell("admitted", "c", group_id="h"),
+        span("a", 10, 0),
+        span("b", 20, 0),
+        span("c", 30, 0),
+        span("stray", 40, 1),
+        {"kind": "dropped", "group_id": "g", "reason": "stale", "step": 1},
+        trained("c", 1),
+        trained("stray", 1),
+        step(1, 2),
+    )
+
+    def test_there_are_more_of_them_the_less_memory_there_is(
+        self, audited: Audit, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # 3 described trajectories, 4 spans, 2 uses and 4 events are 13 rows of 150 bytes: 1950 = 3 * 600 + 150.
+        connection = audited(closed(*self.LOG), bound=1).rebuilt.dataset.connect()
+        assert count_partitions(connection) == 1
+        monkeypatch.setattr(engine, "MEMORY", 600)
+        assert count_partitions(connection) == 4
+
+    @pytest.mark.parametrize("count", [1, 2, 7])
+    def test_they_add_up(self, audited: Audit, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+        monkeypatch.setattr(rebuilding, "count_partitions", lambda _: count)
+        result = audited(closed(*self.LOG), bound=1)
+        assert len(result.rebuilt.parts("trajectory_lives")) == count
+        # Both members of g were dropped, 30 tokens; c has staleness 2, the stray 1.
+        assert result.data["trajectories"]["dropped"] == {"stale": exact(2)}
+        assert result.data["tokens"]["generated"] == exact(100)
+        assert result.data["tokens"]["trained"] == exact(70)
+        assert result.data["violations"]["trajectories"] == exact(1)
+        assert result.table("trajectory_lives").collect().height == 4
+        assert result.explain("b").fates == ("dropped:stale",)
+
+    def test_no_file_of_theirs_is_left(self, audited: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rebuilding, "count_partitions", lambda _: 2)
+        folder = audited(closed(*self.LOG), bound=1).rebuilt.folder
+        assert {part.name.split(".")[0] for part in folder.iterdir()} == {
+            module.product for module in rebuilding.modules() if module.published and not module.lens
+        }
+
+
 class TestHeads:
     """Each SQL file says what it yields; this is what it yields."""
 
@@ -330,3 +379,10 @@ class TestStepsThatStateOnlySome:
         assert data["violations"]["trajectories"] == {"lo": 0, "hi": 2}
         assert data["violations"]["tokens"]["hi"] is None
         assert data["verdict"] == "inconclusive"
+
+
+def test_no_progress_bar_is_drawn_over_our_output(audited: Audit) -> None:
+    # Without a __main__ that is a file, DuckDB takes the process for an interactive session and would draw one.
+    result = audited(closed(span("a", 1, 0), trained("a", 1), step(1, 0)), bound=1)
+    for connection in (result.rebuilt.connect(), engine.session()):
+        assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)

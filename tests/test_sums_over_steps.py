@@ -145,14 +145,14 @@ class TestAProvenViolationWithoutAStep:
             {"attempt": 0, "first_step": 3, "step": 5, "trajectories": exact(6)}
         ]
         proven, _ = violation_lines(data, Words())
-        assert proven.endswith("; of steps 3..5 each taken together: in which of them is not known")
+        assert proven.endswith("; of steps 3–5 each taken together: in which of them is not known")
 
     def test_the_row_says_of_how_many_and_of_which_steps_it_is(self, told: Any) -> None:
         row = told[0]["violations"]["worst"][0]
         assert (row["multiplicity"], row["first_step"], row["step"]) == (exact(6), 3, 5)
         assert violation_story(row, 0).startswith(
             "six (a class of 6 trajectories without names), trained in some step from 3 to 5: its oldest trained token "
-            "is 1..2 versions old (0 in flight, 1..2 in the queue), the bound is 0; "
+            "is 1–2 versions old (0 in flight, 1–2 in the queue), the bound is 0; "
         )
 
     def test_the_story_contradicts_nothing(self, told: Any) -> None:
@@ -162,11 +162,11 @@ class TestAProvenViolationWithoutAStep:
         assert (use["oldest"], use["staleness"]) == (exact(1), {"lo": 1, "hi": 2})
         assert story["multiplicity"] == exact(6)
         assert "Let T be six, a class of 6 trajectories without names." in words
-        assert "12 tokens age 1..2" in words
-        assert "v2..v4 some step from 3 to 5 trains on 12 tokens" in words
-        assert "v2..v4 trained in some step from 3 to 5" in words
+        assert "12 tokens age 1–2" in words
+        assert "v2–v4 some step from 3 to 5 trains on 12 tokens" in words
+        assert "v2–v4 trained in some step from 3 to 5" in words
         assert (
-            "Some step from 3 to 5 trains from v2..v4; the oldest trained token of T is v1. Its staleness is 1..2 > 0, "
-            "beyond the bound: 0 in flight, 1..2 in the queue. The versions alone would allow 1..3; "
+            "Some step from 3 to 5 trains from v2–v4; the oldest trained token of T is v1. Its staleness is 1–2 > 0, "
+            "beyond the bound: 0 in flight, 1–2 in the queue. The versions alone would allow 1–3; "
             "the logs say more of its staleness." in words
         )

@@ -45,7 +45,7 @@ def test_what_the_logs_cannot_tell_fails_unless_that_is_allowed(two_step_run):
 
 
 def test_a_run_without_a_bound_fails(two_step_run):
-    assert "no bound to judge it by is known" in failure(two_step_run("run"))
+    assert "states no bound, and none was given" in failure(two_step_run("run"))
 
 
 def test_conditions(two_step_run):

@@ -20,20 +20,24 @@ Kind = Literal["count", "tokens", "versions", "share", "ratio", "seconds", "rate
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its path, what it is called, and its kind (shares are 0 to 1; words are compared for equality only)."""
+    """A figure: its path, what it is called, and its kind (shares are 0 to 1; words are compared for equality only).
+
+    ``words``: all that a figure of words can say.
+    """
 
     path: str
     title: str
     kind: Kind
+    words: tuple[str, ...] = ()
 
 
 FIGURES: tuple[Figure, ...] = (
-    Figure("verdict", "verdict", "word"),
+    Figure("verdict", "verdict", "word", ("pass", "fail", "inconclusive", "no-bound")),
     Figure("bound.value", "bound judged", "count"),
-    Figure("guarantee.strict", "bound is guaranteed", "word"),
+    Figure("guarantee.strict", "bound is guaranteed", "word", ("true", "false")),
     Figure("run.steps", "training steps", "count"),
-    Figure("run.attempts", "launches of the training process", "count"),
-    Figure("run.health.state", "how the run ended", "word"),
+    Figure("run.attempts", "launches of the trainer", "count"),
+    Figure("run.health.state", "how the run ended", "word", ("finished", "crashed", "stuck", "running")),
     Figure("violations.trajectories", "violating trajectories", "count"),
     Figure("violations.groups", "violating groups", "count"),
     Figure("violations.tokens", "violating tokens", "tokens"),

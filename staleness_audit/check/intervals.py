@@ -154,17 +154,19 @@ def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
     return None
 
 
-def histogram(classes: Sequence[Class], name: str, lost: bool = False, known: int = -1) -> list[dict[str, Any]]:
+def histogram(
+    classes: Sequence[Class], name: str, lost: bool = False, known: int = -1, upto: int = -1
+) -> list[dict[str, Any]]:
     """Rows ``{"staleness": n, name: I}`` for every n that some member may have.
 
+    ``upto``: where to begin the open class at the earliest, so that histograms drawn over one axis are cut alike.
     ``lost``: members may be missing, so upper ends are open, and every value up to ``known`` has a row. Values without
     an upper end make a last row ``"or_more": true``.
     """
     present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
     finite = [int(item.hi) for item in present if item.hi is not None]
     top = max([*finite, *(int(_floor(item)) for item in present)], default=-1)
-    if lost:
-        top = max(top, known)
+    top = max(top, upto, known if lost else -1)
     lows = [0] * (top + 2)
     highs = [0] * (top + 2)
     opens = [0] * (top + 2)

@@ -151,7 +151,11 @@ def _step_violating(step: Mapping[str, Any], tokens: Rows, uses: Rows, loss: Int
     proven = sum(row["uses_lo"] for row in uses if row["certain"] and row["sure"] and row["staleness_lo"] > bound)
     stated = int(sure and step["stated_max_lo"] is not None and step["stated_max_lo"] > bound)
     most = sum_open(row["tokens_hi"] for row in tokens if exceeds(row, bound))
-    clean = sum(row["tokens_lo"] for row in tokens if row["staleness_hi"] is not None and row["staleness_hi"] <= bound)
+    clean = sum(
+        row["tokens_lo"]
+        for row in tokens
+        if row["certain"] and row["staleness_hi"] is not None and row["staleness_hi"] <= bound
+    )
     if loss.hi is not None:
         most = loss.hi - clean if most is None else min(most, loss.hi - clean)
     if any(row["staleness_hi"] is not None and row["staleness_hi"] <= bound for row in uses) and most is None:
@@ -170,7 +174,7 @@ def _fated_per_step(rebuilt: Rebuilt, openings: Openings, fate: str) -> dict[tup
     possible_fates = [fate, f"{kind}:unknown"] if reason else [fate]
     certain = pl.col("fates") == fate if reason else ~pl.col("fates").str.contains("\x1f", literal=True)
     rows = (
-        pl.scan_parquet(rebuilt.parts("trajectory_lives"))
+        rebuilt.scan("trajectory_lives")
         .filter(pl.any_horizontal(pl.col("fates").str.contains(one, literal=True) for one in possible_fates))
         .group_by(pl.when(certain | pl.col("fate_step").is_not_null()).then("fate_attempt"), "fate_step")
         .agg(

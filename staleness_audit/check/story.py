@@ -144,10 +144,11 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[Entry, ..
     rows = _rows(
         connection,
         """
-        SELECT trajectory_id, kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, NULL::INTEGER AS first_step, reason, evidence,
+        SELECT members.trajectory_id, kind, ts, version_lo, version_hi, NULL::BIGINT AS tokens_lo, NULL::BIGINT AS tokens_hi, step, NULL::INTEGER AS first_step, reason, evidence,
                source, line, locator, CASE kind WHEN 'admitted' THEN 0 WHEN 'started' THEN 1 WHEN 'finished' THEN 4 WHEN 'enqueued' THEN 5
                WHEN 'sampled' THEN 6 WHEN 'paused' THEN 3 WHEN 'resumed' THEN 3 ELSE 8 END AS rank, seq AS nth, NULL AS upto
-        FROM events
+        FROM events JOIN members ON events.trajectory_id = members.trajectory_id
+            OR events.trajectory_id IS NULL AND members.grouped AND events.group_id = members.group_id
         UNION ALL
         SELECT trajectory_id, 'span', coalesce(ended, started), version_lo, version_hi, tokens_lo, tokens_hi, NULL, NULL, NULL, evidence,
                source, line, locator, 2, span_index, NULL

@@ -33,12 +33,15 @@ class Threshold:
         if not form:
             raise AuditError(f"--fail-if {text!r} is no condition; {_EXAMPLE}.")
         path, operator, right = form.groups()
-        kind, limit = figure_at(path).kind, _limit(right)
+        figure, limit = figure_at(path), _limit(right)
+        kind = figure.kind
         if kind == "word" and operator not in ("==", "!="):
             raise AuditError(f"--fail-if {text!r}: {path} is a word, so only == and != apply.")
         if kind != "word" and not isinstance(limit, float):
             raise AuditError(f"--fail-if {text!r}: {path} is a number, and {right!r} is none; {_EXAMPLE}.")
-        return cls(path, operator, str(right).strip("'\"") if kind == "word" and isinstance(limit, float) else limit)  # type: ignore[arg-type]
+        if kind == "word" and str(limit).lower() not in figure.words:
+            raise AuditError(f"--fail-if {text!r}: {path} is never {right!r}; it is one of {', '.join(figure.words)}.")
+        return cls(path, operator, limit.lower() if isinstance(limit, str) else limit)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         """``waste.ratio > 0.2``."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,15 +31,17 @@ class _Console(Console):
 stdout = _Console(highlight=False, soft_wrap=False)
 stderr = Console(stderr=True, highlight=False)
 
+_BEYOND_ASCII = re.compile(r"[^ -~\n]")
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_ORDER = (2, 1, 3, 0)
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """JSON text in characters that standard output can take."""
+    """JSON text in characters that standard output can take, none of which could steer a terminal."""
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    return json.dumps(value, indent=indent, ensure_ascii=not unicode, default=str)
+    text = json.dumps(value, indent=indent, ensure_ascii=not unicode, default=str)
+    return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
 def print_text(text: str) -> None:

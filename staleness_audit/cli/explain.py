@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
+from staleness_audit.cli.console import errors, json_text, stdout
 from staleness_audit.cli.options import (
     AssumeOption,
     BoundOption,
@@ -16,8 +16,8 @@ from staleness_audit.cli.options import (
     QuietOption,
     RunArgument,
     TablesOption,
-    assumed_pairs,
 )
+from staleness_audit.cli.runs import audited
 from staleness_audit.errors import AuditError
 
 
@@ -34,15 +34,11 @@ def explain(
 ) -> None:
     """Tell one trajectory's life over policy versions, event by event, with the log line of each."""
     with errors():
-        from staleness_audit.api import audit as run_audit
         from staleness_audit.report.terminal import render_story
 
         if (trajectory is None) != worst:
             raise AuditError("Name a trajectory, or give --worst to explain the worst violation.")
-        with progress_bar(quiet) as progress:
-            result = run_audit(
-                run, bound, framework=framework, tables=tables, worst=1, assume=assumed_pairs(assume), progress=progress
-            )
+        result = audited(run, bound, framework=framework, tables=tables, worst=1, assume=assume, quiet=quiet)
         story = result.explain(trajectory)
         if format_ is Format.json:
             print(json_text(story.json(), indent=2))

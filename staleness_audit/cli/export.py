@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from staleness_audit.cli.console import errors, plain, progress_bar, stdout
+from staleness_audit.cli.console import errors, plain, stdout
 from staleness_audit.cli.options import (
     AssumeOption,
     BoundOption,
@@ -18,9 +18,8 @@ from staleness_audit.cli.options import (
     RunArgument,
     StepsOption,
     TablesOption,
-    assumed_pairs,
-    step_range,
 )
+from staleness_audit.cli.runs import audited
 
 
 class ExportFormat(StrEnum):
@@ -54,19 +53,10 @@ def export(
 ) -> None:
     """Hand a run on to other tools: a timeline that opens in Perfetto, or every table and product as a file."""
     with errors():
-        from staleness_audit.api import audit
-
-        with progress_bar(quiet) as progress:
-            result = audit(
-                run,
-                bound,
-                framework=framework,
-                steps=step_range(steps),
-                tables=tables,
-                worst=min(most, 100) if format_ is ExportFormat.perfetto else 0,
-                assume=assumed_pairs(assume),
-                progress=progress,
-            )
+        listed = min(most, 100) if format_ is ExportFormat.perfetto else 0
+        result = audited(
+            run, bound, framework=framework, steps=steps, tables=tables, worst=listed, assume=assume, quiet=quiet
+        )
         said: list[str] = []
         if format_ is ExportFormat.perfetto:
             from staleness_audit.export.timeline import write_trace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, plain, progress_bar, stdout
+from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
 from staleness_audit.cli.options import Format, QuietOption
 from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, settings
 from staleness_audit.errors import AuditError
@@ -108,45 +108,49 @@ def _document(policy: str, proof: Proof, written: Path | None) -> dict[str, Any]
 def _print_proof(policy: str, proof: Proof, written: Path | None) -> None:
     from dataclasses import asdict
 
+    from rich.text import Text
+
+    from staleness_audit.report.terminal.page import Page
     from staleness_audit.simulate.story import tell
 
-    search, stuck = proof.search, proof.whole.stuck
-    knobs = ", ".join(f"{name} = {value}" for name, value in asdict(proof.policy).items())
-    stdout.print()
+    page, search, stuck = Page(stdout), proof.search, proof.whole.stuck
+    name, style, what = (
+        ("BROKEN", "bold white on red", f"a schedule of {search.depth} moves breaks the bound {proof.bound}")
+        if search.schedule is not None
+        else ("KEPT", "bold white on green", f"every schedule keeps the bound {proof.bound}")
+        if search.closed
+        else ("NONE FOUND", "bold black on yellow", f"no schedule so far breaks the bound {proof.bound}")
+    )
+    page.print()
+    page.print(Text.assemble((f" {name} ", style), (f"  {policy}", "bold"), f": {what}"))
+    page.print()
+    page.facts(((key, str(value)) for key, value in asdict(proof.policy).items()))
+    page.print()
     if search.schedule is not None:
-        stdout.print(
-            f" [bold red]BROKEN[/]   {plain(policy)}: a schedule of {search.depth} moves breaks the bound {proof.bound}"
-        )
-    elif search.closed:
-        stdout.print(f" [bold green]KEPT[/]   {plain(policy)}: every schedule keeps the bound {proof.bound}")
-    else:
-        stdout.print(
-            f" [bold yellow]NONE FOUND[/]   {plain(policy)}: no schedule so far breaks the bound {proof.bound}"
-        )
-    stdout.print(f"  {plain(knobs)}")
-    stdout.print()
-    if search.schedule is None:
-        if search.closed:
-            stdout.print(
-                f"No violation in all {search.states:,} reachable states, so in runs of any length with these sizes."
-            )
-            stdout.print(f"The largest staleness that any schedule trains is {proof.limit}.")
-        else:
-            stdout.print(f"No violation in {search.states:,} states up to {search.depth} moves with these sizes.")
-            stdout.print("There are more states, so this is no proof: smaller sizes or more --seconds may decide it.")
-    else:
-        stdout.print(f"A shortest counterexample, among {search.states:,} states:")
-        stdout.print()
+        page.print(f"A shortest counterexample, among {search.states:,} states:")
+        page.print()
         for line in tell(proof.policy, search.schedule, proof.bound):
-            stdout.print(f"  {plain(line)}")
-        stdout.print()
-        stdout.print(_limit(proof))
-    if stuck is not None:
-        stdout.print(
-            f"It can stall for ever: after {len(stuck)} moves nothing can begin, finish or be trained any more."
+            move, _, happening = line.partition("  ")
+            if move.isdigit():
+                page.items([(f"{move:>4}", happening)], gap=2)
+            else:
+                page.print(line, 2)
+        page.print()
+        page.print(_limit(proof))
+    elif search.closed:
+        page.print(
+            f"No violation in all {search.states:,} reachable states, so in runs of any length with these sizes. The "
+            f"largest staleness that any schedule trains is {proof.limit}."
         )
+    else:
+        page.print(
+            f"No violation in {search.states:,} states up to {search.depth} moves with these sizes. There are more "
+            "states, so this is no proof: smaller sizes or more --seconds may decide it."
+        )
+    if stuck is not None:
+        page.print(f"It can stall for ever: after {len(stuck)} moves nothing can begin, finish or be trained any more.")
     if written is not None:
-        stdout.print(f"Event log: {plain(str(written))}; `staleness-audit audit` condemns it.")
+        page.print(f"Event log: {page.plain(str(written))}; `staleness-audit audit` condemns it.")
 
 
 def _limit(proof: Proof) -> str:
@@ -160,14 +164,11 @@ def _limit(proof: Proof) -> str:
 def _list_policies() -> None:
     from dataclasses import fields
 
-    from rich.table import Table
-
+    from staleness_audit.report.terminal.page import Page
     from staleness_audit.simulate.policies import POLICIES, build
 
-    table = Table(box=None, show_edge=False, pad_edge=False)
-    table.add_column("policy")
-    table.add_column("knobs and their defaults")
-    for name in POLICIES:
-        rules = build(name)
-        table.add_row(name, ", ".join(f"{knob.name} = {getattr(rules, knob.name)}" for knob in fields(rules)))
-    stdout.print(table)
+    knobs = {
+        name: ", ".join(f"{knob.name} = {getattr(rules, knob.name)}" for knob in fields(rules))
+        for name, rules in ((name, build(name)) for name in POLICIES)
+    }
+    Page(stdout).table((("policy", "keep"), "knobs and their defaults"), knobs.items(), indent=0)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from staleness_audit.cli.console import errors, plain, progress_bar, stdout, write_text
+from staleness_audit.cli.console import errors, plain, stdout, write_text
 from staleness_audit.cli.options import (
     AssumeOption,
     BoundOption,
@@ -17,9 +17,8 @@ from staleness_audit.cli.options import (
     RunArgument,
     StepsOption,
     TablesOption,
-    assumed_pairs,
-    step_range,
 )
+from staleness_audit.cli.runs import audited
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
@@ -41,19 +40,9 @@ def report(
     The exit code says only whether the report was written; `audit --html` writes the same and gates.
     """
     with errors():
-        from staleness_audit.api import audit
-
-        with progress_bar(quiet) as progress:
-            result = audit(
-                run,
-                bound,
-                framework=framework,
-                steps=step_range(steps),
-                tables=tables,
-                worst=worst,
-                assume=assumed_pairs(assume),
-                progress=progress,
-            )
+        result = audited(
+            run, bound, framework=framework, steps=steps, tables=tables, worst=worst, assume=assume, quiet=quiet
+        )
         write_html(result, html)
         if not quiet:
             stdout.print(f"{plain(str(html))}: {result.verdict}, {html.stat().st_size / 1e6:.1f} MB", soft_wrap=True)

@@ -9,9 +9,11 @@ import typer
 from staleness_audit import __version__
 from staleness_audit.cli.console import errors, stdout
 from staleness_audit.cli.defaults import configured_defaults
+from staleness_audit.cli.group import Commands
 
 app = typer.Typer(
     name="staleness-audit",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",

@@ -38,12 +38,21 @@ def simulate(
             "--cost",
             metavar="KEY=VALUE",
             help="Set what the run has and what things cost: engines, train_s, train_token_s, sync_s; floor_s, step_s, "
-            "token_s, context_s, concurrency, kv_tokens, sync (continue or resume). May be given several times.",
+            "token_s, context_s, concurrency, kv_tokens, sync (continue, resume or wait); and what breaks: rolling_s, "
+            "engine_failures_s, repair_s, crash_steps, checkpoint_steps, restart_s. May be given several times.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Same inputs and seed: same run.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write the run there as a canonical event log.")
+    ] = None,
+    artifacts: Annotated[
+        Path | None,
+        typer.Option(
+            "--artifacts",
+            metavar="DIR",
+            help="Write there what the framework itself would have logged (verl:drop, verl:wait, verl:null, skyrl).",
+        ),
     ] = None,
     compress: Annotated[bool, typer.Option("--compress", help="Compress the event log (.zst).")] = False,
     audit: Annotated[bool, typer.Option("--audit", help="Audit the event log; the exit code is its gate.")] = False,
@@ -51,14 +60,19 @@ def simulate(
     quiet: QuietOption = False,
 ) -> None:
     """Run a staleness control against a clock, with engines and a trainer, and write the run as an event log."""
-    code = 0
     with errors():
+        from staleness_audit.simulate.dryrun.inputs import PREFIX
         from staleness_audit.simulate.policies import build
         from staleness_audit.simulate.setup import Setup, read_costs
         from staleness_audit.simulate.workload import read_workload
 
         if audit and out is None:
             raise AuditError("--audit reads what --out has written; give both.")
+        if artifacts is not None and (out is None or compress or policy.startswith(PREFIX)):
+            raise AuditError("--artifacts are written from the log of --out, which must not be compressed.")
+        if policy.startswith(PREFIX):
+            _dryrun(policy, steps, bound, batch, settings(set_), workload, settings(cost, "--cost"), out, format_)
+            raise typer.Exit(_audit(out) if audit and out is not None else 0)
         resources, engine = read_costs(settings(cost, "--cost"))
         rules = build(policy, bound=bound, batch=32 if batch is None else batch, settings=settings(set_))
         setup = Setup(policy, rules, read_workload(workload), engine, resources, seed, bound)
@@ -69,26 +83,79 @@ def simulate(
                 folder and folder / f"run.staleness.jsonl{'.zst' if compress else ''}",
                 (lambda done, total: bar(done, total, "training steps")) if bar else None,
             )
+        if artifacts is not None and folder is not None:
+            from staleness_audit.simulate.artifacts import write
+
+            write(policy, folder / "run.staleness.jsonl", artifacts)
         if format_ is Format.json:
             print(json_text({**setup.described(), **summary.figures()}, indent=2))
         else:
             _print_summary(policy, summary.figures(), folder)
-        if audit and folder is not None:
-            from staleness_audit.api import audit as run_audit
-            from staleness_audit.report.terminal import render_audit
-
-            result = run_audit(folder)
-            render_audit(result.data, stdout)
-            code = result.exit_code
+        code = _audit(folder) if audit and folder is not None else 0
     raise typer.Exit(code)
 
 
+def _audit(folder: Path) -> int:
+    """Audit a folder, print the verdict, return the exit code of its gate."""
+    from staleness_audit.api import audit as run_audit
+    from staleness_audit.report.terminal import render_audit
+
+    result = run_audit(folder)
+    render_audit(result.data, stdout)
+    return result.exit_code
+
+
+def _dryrun(
+    name: str,
+    steps: int,
+    bound: int | None,
+    batch: int | None,
+    knobs: dict[str, str],
+    workload: str,
+    costs: dict[str, str],
+    out: Path | None,
+    format_: Format,
+) -> None:
+    """Run DryRun-RL's model, and write its telemetry."""
+    from staleness_audit.simulate.artifacts.dryrun import write
+    from staleness_audit.simulate.dryrun import simulate as dryrun
+    from staleness_audit.simulate.dryrun.inputs import read_run
+
+    run = read_run(name, bound=bound, batch=batch, settings=knobs, workload=workload, costs=costs)
+    folder = None if out is None else _empty(out)
+    try:
+        outcome = dryrun(run, steps)
+        if folder is not None:
+            write(run, outcome, folder)
+    except ValueError as error:
+        raise AuditError(f"{name}: {error}.") from error
+    except OSError as error:
+        raise AuditError(f"{out}: cannot be written ({error.strerror}); choose another --out.") from error
+    figures = outcome.figures()
+    if format_ is Format.json:
+        print(json_text(figures, indent=2))
+        return
+    stdout.print()
+    stdout.print(f" [bold]{plain(name)}[/]: {steps:,} steps in {figures['seconds']:,.1f} simulated seconds")
+    if outcome.stalled:
+        stdout.print(f"  [bold red]stalled[/] after {figures['steps']} steps: nothing can happen any more")
+    if figures["consumed"]:
+        stdout.print(
+            f"  staleness    {figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most "
+            f"({figures['staleness_reported_max']} by the newest token), over {figures['tokens_consumed']:,} tokens"
+        )
+    stdout.print(f"  requests     {figures['consumed']:,} consumed, {figures['dropped']:,} dropped")
+    stdout.print(f"  throughput   {figures['tokens_per_s']:,.0f} consumed tokens per second")
+    if folder is not None:
+        stdout.print(f"  written to   {plain(str(folder))}")
+
+
 def _empty(folder: Path) -> Path:
-    """Return a folder that exists and holds no event log yet."""
+    """Return a folder that exists and holds no run yet."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.glob("*.staleness.jsonl*")):
-            raise AuditError(f"{folder}: holds an event log already; choose another --out.")
+        if any(folder.glob("*.staleness.jsonl*")) or (folder / "logs").exists():
+            raise AuditError(f"{folder}: holds a run already; choose another --out.")
     except OSError as error:
         raise AuditError(f"{folder}: cannot be written ({error.strerror}); choose another --out.") from error
     return folder

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 def sweep(
     policies: Annotated[list[str], typer.Argument(metavar="POLICY...", help="Names of staleness controls, or 'all'.")],
     bounds: Annotated[str, typer.Option("--bounds", metavar="N,N", help="Bounds to set.")] = "1,2,4",
+    depths: Annotated[
+        str,
+        typer.Option(
+            "--depths",
+            metavar="N,N",
+            help="Batches that admission leads by, beside the bound, for the policies that can tell the two apart.",
+        ),
+    ] = "",
     workloads: Annotated[
         list[str] | None,
         typer.Option("--workload", metavar="W", help="As for simulate; may be given several times."),
@@ -48,10 +56,7 @@ def sweep(
         from staleness_audit.simulate import sweep as grids
         from staleness_audit.simulate.page import write_page
 
-        try:
-            wanted = [int(bound) for bound in bounds.split(",")]
-        except ValueError as error:
-            raise AuditError(f"--bounds {bounds}: write numbers, as in 1,2,4.") from error
+        wanted, leads = _numbers("--bounds", bounds), _numbers("--depths", depths)
         points = list(
             grids.grid(
                 grids.all_policies() if policies == ["all"] else policies,
@@ -60,6 +65,7 @@ def sweep(
                 steps=steps,
                 batch=32 if batch is None else batch,
                 seeds=range(seeds),
+                depths=leads,
                 settings={knob: values.split(",") for knob, values in settings(set_).items()},
                 costs=settings(cost, "--cost"),
             )
@@ -70,13 +76,34 @@ def sweep(
         _print_sweep(table, out)
 
 
+def _numbers(option: str, text: str) -> list[int]:
+    try:
+        numbers = [int(number) for number in filter(None, text.split(","))]
+    except ValueError as error:
+        raise AuditError(f"{option} {text}: write numbers, as in 1,2,4.") from error
+    if min(numbers, default=0) < 0:
+        raise AuditError(f"{option} {text}: numbers are at least 0.")
+    return numbers
+
+
 def _print_sweep(table: pl.DataFrame, out: Path) -> None:
     from rich.table import Table
 
     from staleness_audit.simulate.page import means
 
     shown = Table(box=None, show_edge=False, pad_edge=False)
-    for heading in ("policy", "bound", "tokens/s", "waits", "wasted", "mean", "max", "beyond"):
+    headings = (
+        "policy",
+        "bound",
+        *(("leads",) if _several(table) else ()),
+        "tokens/s",
+        "waits",
+        "wasted",
+        "mean",
+        "max",
+        "beyond",
+    )
+    for heading in headings:
         shown.add_column(heading, justify="left" if heading == "policy" else "right")
     for row in (
         means(table)
@@ -86,6 +113,7 @@ def _print_sweep(table: pl.DataFrame, out: Path) -> None:
         shown.add_row(
             row["policy"] + (" (stalled)" if row["stalled"] else ""),
             str(row["bound"]),
+            *((str(row["depth"]),) if _several(table) else ()),
             f"{row['trained_tokens_per_s']:,.0f}",
             f"{row['trainer_waiting_share']:.0%}",
             f"{row['wasted_share']:.0%}",
@@ -96,3 +124,8 @@ def _print_sweep(table: pl.DataFrame, out: Path) -> None:
     stdout.print(shown)
     stdout.print()
     stdout.print(f"{table.height} runs: {plain(str(out / 'results.parquet'))} and {plain(str(out / 'sweep.html'))}")
+
+
+def _several(table: pl.DataFrame) -> bool:
+    """Whether admission led by something else than the bound in some run."""
+    return bool((table["depth"] != table["bound"]).any())

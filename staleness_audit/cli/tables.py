@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
+from staleness_audit.cli.console import errors, json_text, stdout
 from staleness_audit.cli.options import (
     AssumeOption,
     Format,
@@ -17,8 +17,8 @@ from staleness_audit.cli.options import (
     QuietOption,
     RunArgument,
     TablesOption,
-    assumed_pairs,
 )
+from staleness_audit.cli.runs import loaded, rebuilt
 from staleness_audit.errors import AuditError
 
 if TYPE_CHECKING:
@@ -34,10 +34,7 @@ def ingest(
 ) -> None:
     """Only write the event tables (Parquet), without judging."""
     with errors():
-        from staleness_audit.api import load
-
-        with progress_bar(quiet) as progress:
-            dataset = load(run, framework=framework, tables=tables, assume=assumed_pairs(assume), progress=progress)
+        dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet)
         if not quiet:
             rows = {name: sum(_rows_in(part) for part in dataset.parts(name)) for name in dataset.manifest["tables"]}
             stdout.print(f"{dataset.folder}: " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
@@ -70,16 +67,10 @@ def sql(
             raise AuditError("Give a RUN and a QUERY, or --list to see the tables.")
         import duckdb
 
-        from staleness_audit.api import load
-        from staleness_audit.rebuild import rebuild
         from staleness_audit.report.terminal import render_rows
 
-        with progress_bar(quiet) as progress:
-            rebuilt = rebuild(
-                load(run, framework=framework, tables=tables, assume=assumed_pairs(assume), progress=progress),
-                progress=progress,
-            )
-        with rebuilt.connect() as connection:
+        dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet)
+        with rebuilt(dataset, quiet=quiet).connect() as connection:
             try:
                 cursor = connection.execute(query)
                 names = [column[0] for column in cursor.description or []]

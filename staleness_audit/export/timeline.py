@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from staleness_audit.api import AuditResult
 from staleness_audit.errors import AuditError
+from staleness_audit.report.terminal.words import interval, version_name
 
 Event = dict[str, Any]
 MOST_TRAJECTORIES = 20_000
@@ -214,11 +215,11 @@ def _trainer(connection: duckdb.DuckDBPyConnection, data: Mapping[str, Any]) -> 
         found = per_step.get((row["attempt"], row["step"]), {})
         facts = {
             "attempt": row["attempt"],
-            "trains from": _version(row["v_train_lo"], row["v_train_hi"]),
+            "trains from": version_name(row["v_train_lo"], row["v_train_hi"]),
             "updates": row["updates"],
             "counts for certain": row["certain"],
             **{
-                name: _ends(found[name]["lo"], found[name]["hi"])
+                name: interval(found[name])
                 for name in ("trajectories", "tokens", "max", "mean", "violations")
                 if found.get(name) is not None
             },
@@ -283,8 +284,10 @@ def _trajectories(connection: duckdb.DuckDBPyConnection) -> Iterator[Event]:
             "attempt": row["attempt"],
             "fate": row["fate"],
             "tokens": row["tokens_lo"],
-            "sampled by": _version(row["oldest_lo"], row["v_end_hi"]),
-            "staleness": None if row["staleness_lo"] is None else _ends(row["staleness_lo"], row["staleness_hi"]),
+            "sampled by": version_name(row["oldest_lo"], row["v_end_hi"]),
+            "staleness": None
+            if row["staleness_lo"] is None
+            else interval({"lo": row["staleness_lo"], "hi": row["staleness_hi"]}),
             "drawn as": "one of the worst violations" if row["why"] == "worst" else None,
         }
         name = _label(row["oldest_lo"], row["oldest_hi"])
@@ -327,23 +330,9 @@ def _meta(what: str, process: int, track: int, **facts: Any) -> Event:
     return {"ph": "M", "name": what, "pid": process, "tid": track, "args": facts}
 
 
-def _version(low: int | None, high: int | None) -> str:
-    if low is None and high is None:
-        return "v?"
-    if low == high:
-        return f"v{low}"
-    return f"v{'?' if low is None else low}..{'?' if high is None else high}"
-
-
 def _label(low: int | None, high: int | None) -> str:
     """Name of a bar of a version: Perfetto takes the colour from a name without its digits, but knows no small ones."""
-    return _version(low, high).translate(_SMALL)
-
-
-def _ends(low: float | None, high: float | None) -> str:
-    if low is not None and low == high:
-        return f"{low:g}"
-    return f"{'?' if low is None else f'{low:g}'}..{'?' if high is None else f'{high:g}'}"
+    return version_name(low, high).translate(_SMALL)
 
 
 def _text(value: Any) -> Any:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -27,6 +28,13 @@ MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 500_000
 """Limits on what is taken for a configuration. The number of values counts a YAML alias as often as it is used, so
 that a few bytes cannot stand for a billion values."""
+
+
+_ENTRY: Final = re.compile(
+    r"\s*(?:- *)*(?!(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b)"
+    r"(?:[\w.$@/-]+|'[^']*'|\"[^\"]*\"):(?:\s|$)|\s*- *\S+ *$"
+)
+"""A line of printed YAML that has a key, or is an item of a list."""
 
 
 class UnreadableConfig(Exception):
@@ -72,6 +80,24 @@ def parse_config(data: bytes, kind: str) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise UnreadableConfig("it is empty" if plain is None else "its top is not a mapping")
     return plain
+
+
+def parse_printed(lines: Sequence[str]) -> dict[str, Any]:
+    """Read a YAML mapping that a console shows, where lines of other processes may stand in between.
+
+    First every line is taken, then those that could be YAML at all, last those with a key or an item of a list (of
+    text wrapped over several lines the rest is then lost). Raises ``UnreadableConfig`` if nothing of it can be read.
+    """
+    plain = [line for line in lines if "%|" not in line]  # no progress bars
+    entries = [line for line in plain if _ENTRY.match(line)]
+    possible = [line for line in plain if line.startswith((" ", "\t")) or _ENTRY.match(line)]
+    error = UnreadableConfig("it is empty")
+    for kept in (lines, possible, entries):
+        try:
+            return parse_config("\n".join(kept).encode(), "yaml")
+        except UnreadableConfig as why:
+            error = why
+    raise error
 
 
 def lookup(config: Mapping[str, Any], dotted: str) -> Any:

@@ -20,6 +20,8 @@ ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 _ANSI = re.compile(ANSI)
 _RAY = re.compile(r"^\((?P<actor>[^()]*?)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=(?P<ip>[^)]+))?\)\s?")
 _TIME = re.compile(r"^\[?(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{3,6})?)\]?\s*")
+_BAR = re.compile(r"^[^|\n]{0,200}?\d{1,3}%\|[^|]*\| *[\d.,]+\w?/[\d.,]+\w? \[[^\]]*\](?=\s*\S)")
+"""A progress bar to whose end a message is glued, for bars end without a newline."""
 _REPEATED = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")
 
 _NOT_FINITE = re.compile(r"(?<![\w'\"])(-?)(nan|inf|infinity)(?![\w'\"])", re.IGNORECASE)
@@ -34,7 +36,10 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True)
 class ConsoleLine:
-    """A message without decoration. ``actor`` and ``pid`` from Ray's prefix; ``repeated`` = how often it stands for."""
+    """A message without decoration. ``actor`` and ``pid`` from Ray's prefix; ``repeated`` = how often it stands for.
+
+    Of several prefixes (a log that was printed by a process of its own) the innermost is the speaker's.
+    """
 
     text: str
     actor: str | None = None
@@ -98,7 +103,7 @@ def strip_ansi(text: str) -> str:
 
 
 def undecorate(text: str) -> ConsoleLine:
-    """Take escape sequences, Ray's ``(Actor pid=N)`` prefix and its ``[repeated Nx across cluster]`` off a line.
+    """Take escape sequences, progress bars, Ray's ``(Actor pid=N)`` and ``[repeated Nx across cluster]`` off a line.
 
     Of a line that a progress bar rewrote with carriage returns, what was printed last remains.
     """
@@ -106,9 +111,14 @@ def undecorate(text: str) -> ConsoleLine:
     if "\r" in clean:
         clean = clean.rsplit("\r", 1)[-1]
     actor = pid = None
-    if clean.startswith("(") and (prefix := _RAY.match(clean)):
-        actor, pid = prefix["actor"] or None, int(prefix["pid"])
-        clean = clean[prefix.end() :]
+    while True:
+        if clean.startswith("(") and (prefix := _RAY.match(clean)):
+            actor, pid = prefix["actor"] or None, int(prefix["pid"])
+            clean = clean[prefix.end() :]
+        elif "%|" in clean and (bar := _BAR.match(clean)):
+            clean = clean[bar.end() :]
+        else:
+            break
     repeated = 1
     if "[repeated " in clean and (suffix := _REPEATED.search(clean)):
         # Ray prints the line itself and counts the ones it held back.

@@ -3,6 +3,9 @@
 Each module in ``sql/`` yields one product, described in its head; modules build on the products before them. Products
 marked ``Publish: yes`` are kept as Parquet beside the tables. None of them depends on the bound, so that asking about
 another bound costs only the check.
+
+A module's ``Stage`` says what it looks at: ``run``, the small tables of the whole run; ``part``, one partition of the
+trajectories (a run that fits into memory is one partition); ``whole``, what all partitions have yielded.
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from staleness_audit.engine import create_view, literal
+from staleness_audit.engine import create_view, literal, scan
 from staleness_audit.ingest import Dataset, locked
+from staleness_audit.rebuild.partitions import DIVIDED, Partitions, count_partitions
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
 
@@ -31,10 +35,12 @@ STEP_RANGE = (-(2**31), 2**31 - 1)
 class Module:
     """One SQL file: its product, what a row is, its columns, and the query.
 
-    ``view``: evaluated wherever it is used instead of once. ``lens``: a view for readers over what is published.
+    ``stage``: ``run``, ``part`` or ``whole``. ``view``: evaluated wherever it is used instead of once. ``lens``: a view
+    for readers over what is published.
     """
 
     product: str
+    stage: str
     grain: str
     sources: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
@@ -50,7 +56,7 @@ class Module:
 
     def create(self) -> str:
         """SQL that makes the product."""
-        return f"CREATE TEMP {'VIEW' if self.view or self.lens else 'TABLE'} {self.product} AS {self.sql}"
+        return f"CREATE OR REPLACE TEMP {'VIEW' if self.view or self.lens else 'TABLE'} {self.product} AS {self.sql}"
 
 
 @cache
@@ -66,7 +72,7 @@ def _parse(text: str) -> Module:
     fields = {
         key: value.strip()
         for line in head
-        if (m := re.match(r"(Product|Grain|From|Publish|Kind): (.*)", line))
+        if (m := re.match(r"(Product|Grain|From|Publish|Kind|Stage): (.*)", line))
         for key, value in [m.groups()]
     }
     start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
@@ -82,6 +88,7 @@ def _parse(text: str) -> Module:
     sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
     return Module(
         product=fields["Product"],
+        stage=fields["Stage"],
         grain=fields["Grain"],
         sources=sources,
         columns=tuple(columns),
@@ -107,6 +114,17 @@ def _last_used_by(index: int) -> list[str]:
     return [module.product for module in known if module.in_memory and last[module.product] == index]
 
 
+@cache
+def _handed_over() -> frozenset[str]:
+    """Products of single partitions that modules over the whole read."""
+    whole = [module for module in modules() if module.stage == "whole"]
+    return frozenset(
+        module.product
+        for module in modules()
+        if module.stage == "part" and any(module.product in reader.sources for reader in whole)
+    )
+
+
 @dataclass(frozen=True)
 class Rebuilt:
     """The products of a dataset, by name as Parquet files."""
@@ -114,13 +132,13 @@ class Rebuilt:
     dataset: Dataset
     folder: Path
 
-    def part(self, product: str) -> Path:
-        """Parquet file of a published product."""
-        return self.folder / f"{product}.parquet"
-
     def parts(self, product: str) -> list[Path]:
-        """All files that a published product is in."""
-        return [self.part(product)]
+        """Parquet files of a published product, one per partition; none of a lens."""
+        return sorted(self.folder.glob(f"{product}.*.parquet"))
+
+    def scan(self, product: str) -> pl.LazyFrame:
+        """Return a published product as a Polars lazy frame."""
+        return scan(self.parts(product))
 
     def dataset_of(self, trajectories: Sequence[str]) -> Dataset:
         """Return tables that hold at least all rows of these trajectories and their groups."""
@@ -128,7 +146,7 @@ class Rebuilt:
 
     def frame(self, product: str) -> pl.DataFrame:
         """Return a published product as a frame; meant for the small ones (classes, steps)."""
-        return pl.read_parquet(self.part(product))
+        return self.scan(product).collect()
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with views of all event tables and published products."""
@@ -169,26 +187,80 @@ def _run(
     aside = folder.with_name(f".{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
+    counter = _Counter(progress)
     with dataset.connect() as connection:
         prepare(connection, dataset, *steps)
-        for index, module in enumerate(modules()):
-            if progress:
-                progress(index, len(modules()), module.product)
-            make(connection, module, aside)
-            for product in _last_used_by(index):
-                connection.execute(f"DROP TABLE {product}")
+        counter.total = len(modules())
+        _run_stage(connection, "run", aside, counter)
+        count = count_partitions(connection)
+        if count == 1:
+            _run_stage(connection, "part", aside, counter)
+        else:
+            counter.total += (count - 1) * sum(module.stage == "part" for module in modules())
+            _run_partitions(connection, Partitions(connection, dataset, aside / ".partitions", count), aside, counter)
+        _run_stage(connection, "whole", aside, counter)
+    shutil.rmtree(aside / ".partitions", ignore_errors=True)
     for other in folder.parent.iterdir():
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
 
 
-def make(connection: duckdb.DuckDBPyConnection, module: Module, folder: Path) -> None:
-    """Make a product; a published one is written at once and read from its file by later modules, to save memory."""
-    if module.lens or not module.published:
+class _Counter:
+    """Tells ``progress`` how many modules have run, of how many."""
+
+    def __init__(self, progress: Callable[[int, int, str], None] | None) -> None:
+        self.total = 0
+        self._progress = progress
+        self._done = 0
+
+    def starts(self, product: str) -> None:
+        if self._progress:
+            self._progress(self._done, self.total, product)
+        self._done += 1
+
+
+def _run_stage(connection: duckdb.DuckDBPyConnection, stage: str, folder: Path, counter: _Counter) -> None:
+    """Run the modules of a stage over everything."""
+    for index, module in enumerate(modules()):
+        if module.stage == stage:
+            counter.starts(module.product)
+            make(connection, module, folder / f"{module.product}.0.parquet" if module.published else None)
+            _drop(connection, _last_used_by(index))
+
+
+def _run_partitions(
+    connection: duckdb.DuckDBPyConnection, partitions: Partitions, folder: Path, counter: _Counter
+) -> None:
+    """Run the modules over one partition after the other; what the whole needs of them goes through files."""
+    handed = _handed_over()
+    for number in range(partitions.count):
+        partitions.select(number)
+        for index, module in enumerate(modules()):
+            if module.stage != "part":
+                continue
+            counter.starts(module.product)
+            place = folder if module.published else folder / ".partitions" if module.product in handed else None
+            make(connection, module, place / f"{module.product}.{number}.parquet" if place else None)
+            _drop(connection, _last_used_by(index))
+    partitions.select_all()
+    for module in modules():
+        if module.stage == "part" and (module.published or module.product in handed):
+            place = folder if module.published else folder / ".partitions"
+            create_view(connection, module.product, sorted(place.glob(f"{module.product}.*.parquet")))
+
+
+def _drop(connection: duckdb.DuckDBPyConnection, products: Sequence[str]) -> None:
+    """Make room; of a divided run, some products are not in memory."""
+    for product in products:
+        connection.execute(f"DROP TABLE IF EXISTS temp.{product}")
+
+
+def make(connection: duckdb.DuckDBPyConnection, module: Module, part: Path | None) -> None:
+    """Make a product; one that has a file is written at once and read from it by later modules, to save memory."""
+    if module.lens or part is None:
         connection.execute(module.create())
         return
-    part = folder / f"{module.product}.parquet"
     connection.execute(
         f"COPY ({module.sql}) TO {literal(str(part))} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
     )
@@ -197,20 +269,20 @@ def make(connection: duckdb.DuckDBPyConnection, module: Module, folder: Path) ->
 
 @contextmanager
 def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Rebuild a few trajectories by themselves and yield a connection with *all* products of just these.
-
-    The products that sum over the whole run (classes, occupancy) are left out.
-    """
+    """Rebuild a few trajectories by themselves, as one partition, and yield a connection with its products."""
     dataset = rebuilt.dataset_of(trajectories)
     with dataset.connect() as connection:
         prepare(connection, dataset, *STEP_RANGE)
         connection.register("wanted", pa.table({"trajectory_id": pa.array(list(trajectories), pa.string())}))
-        for table in ("trajectories", "spans", "uses", "events"):
+        for table in DIVIDED:
+            # An event of a group is one of each of its members.
+            of_groups = " OR trajectory_id IS NULL AND group_id IN (SELECT group_id FROM trajectories)"
             connection.execute(
-                f'CREATE TEMP TABLE {table} AS SELECT * FROM memory.main."{table}" WHERE trajectory_id IN (SELECT trajectory_id FROM wanted)'
+                f'CREATE TEMP TABLE {table} AS SELECT * FROM memory.main."{table}" '
+                f"WHERE trajectory_id IN (SELECT trajectory_id FROM wanted){of_groups if table == 'events' else ''}"
             )
         for module in modules():
-            if module.product.endswith("_lives") or module.view or module.lens or not module.published:
+            if module.stage != "whole" or module.lens:
                 connection.execute(module.create())
         yield connection
 

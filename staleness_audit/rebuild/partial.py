@@ -15,12 +15,10 @@ from pathlib import Path
 
 import duckdb
 
-from staleness_audit.engine import create_view, literal
+from staleness_audit.engine import create_view, literal, read_parquet
 from staleness_audit.ingest import Dataset
 from staleness_audit.rebuild import STEP_RANGE, make, modules, prepare
-
-OF_TRAJECTORIES = ("trajectories", "spans", "uses", "events")
-"""Event tables whose rows belong to a trajectory or a group."""
+from staleness_audit.rebuild.partitions import DIVIDED
 
 SIDE_BY_SIDE = ("use_lives", "trajectory_lives", "members")
 """Products of which the parts are the files."""
@@ -46,7 +44,7 @@ def build_part(dataset: Dataset, folder: Path, step_lives: Path | None = None) -
     Products that wait for the total are left empty.
     """
     folder.mkdir(parents=True)
-    given = {} if step_lives is None else {"step_lives": f"SELECT * FROM read_parquet({literal(str(step_lives))})"}
+    given = {} if step_lives is None else {"step_lives": f"SELECT * FROM {read_parquet([step_lives])}"}
     _run(dataset, folder, given, total=False)
 
 
@@ -54,7 +52,7 @@ def build_total(dataset: Dataset, folder: Path, step_lives: Path, step_sums: Seq
     """Rebuild what waits for the total, from the ``step_sums`` of all parts; write into ``folder``."""
     folder.mkdir(parents=True)
     given = {
-        "step_lives": f"SELECT * FROM read_parquet({literal(str(step_lives))})",
+        "step_lives": f"SELECT * FROM {read_parquet([step_lives])}",
         "step_sums": _added("step_sums", step_sums),
     }
     _run(dataset, folder, given, total=True)
@@ -64,7 +62,7 @@ def _run(dataset: Dataset, folder: Path, given: Mapping[str, str], *, total: boo
     with dataset.connect() as connection:
         prepare(connection, dataset, *STEP_RANGE)
         if total:
-            _hide(connection, OF_TRAJECTORIES)
+            _hide(connection, DIVIDED)
         for module in modules():
             if module.lens:
                 continue
@@ -74,8 +72,9 @@ def _run(dataset: Dataset, folder: Path, given: Mapping[str, str], *, total: boo
             if module.product == "findings" and not total:
                 # Sums of a part contradict nothing, and contradictions among the steps are found once.
                 _hide(connection, ("steps",))
-                connection.execute("CREATE OR REPLACE TEMP TABLE step_sums AS SELECT * FROM step_sums WHERE false")
-            make(connection, replace(module, sql=sql), folder)
+                connection.execute("CREATE OR REPLACE TEMP TABLE step_totals AS SELECT * FROM step_totals WHERE false")
+            part = folder / f"{module.product}.parquet" if module.published else None
+            make(connection, replace(module, sql=sql), part)
             if module.product == "step_sums":
                 _write_step_sums(connection, folder)
 
@@ -104,22 +103,22 @@ def add_parts(folder: Path, parts: Sequence[Path], total: Path | None) -> None:
             rest = [] if total is None or product == "step_sums" else [total / f"{product}.parquet"]
             _copy(connection, _with_rest(_added(product, _files(parts, product)), rest), folder, product)
         findings = [*_files(parts, "findings"), *([] if total is None else [total / "findings.parquet"])]
-        _copy(connection, _FINDINGS.format(files=_list(findings)), folder, "findings")
+        _copy(connection, _FINDINGS.format(files=read_parquet(findings)), folder, "findings")
         # What a part has of the run as a whole (its times) is the same in all; the latest part knows it best.
-        newest, every = _list(_files(parts, "occupancy")[-1:]), _list(_files(parts, "occupancy"))
+        newest, every = read_parquet(_files(parts, "occupancy")[-1:]), read_parquet(_files(parts, "occupancy"))
         _copy(connection, _OCCUPANCY.format(newest=newest, every=every), folder, "occupancy")
 
 
 _FINDINGS = """
     SELECT code, severity, message, opens, sum(cases)::BIGINT AS cases, min(source) AS source, min(line) AS line, min(locator) AS locator
-    FROM read_parquet({files}) GROUP BY code, severity, message, opens"""
+    FROM {files} GROUP BY code, severity, message, opens"""
 
 _OCCUPANCY = """
     SELECT wall_started, wall_ended, busy_us, waited_us, sums.*
-    FROM read_parquet({newest}) CROSS JOIN (
+    FROM {newest} CROSS JOIN (
         SELECT sum(in_flight_us)::BIGINT AS in_flight_us, coalesce(sum(queued_us), 0)::BIGINT AS queued_us,
             sum(timed)::BIGINT AS timed, sum(trajectories)::BIGINT AS trajectories
-        FROM read_parquet({every})
+        FROM {every}
     ) AS sums"""
 
 
@@ -132,19 +131,15 @@ def _added(product: str, files: Sequence[Path]) -> str:
         for name in SUMS[product]
     )
     rest = ", ".join(SUMS[product])
-    return f"SELECT * EXCLUDE ({rest}), {sums} FROM read_parquet({_list(files)}) GROUP BY ALL"
+    return f"SELECT * EXCLUDE ({rest}), {sums} FROM {read_parquet(files)} GROUP BY ALL"
 
 
 def _with_rest(sql: str, rest: Sequence[Path]) -> str:
-    return sql if not rest else f"{sql} UNION ALL BY NAME SELECT * FROM read_parquet({_list(rest)})"
+    return sql if not rest else f"{sql} UNION ALL BY NAME SELECT * FROM {read_parquet(rest)}"
 
 
 def _files(folders: Iterable[Path], product: str) -> list[Path]:
     return [folder / f"{product}.parquet" for folder in folders]
-
-
-def _list(files: Iterable[Path]) -> str:
-    return "[" + ", ".join(literal(str(file)) for file in files) + "]"
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, sql: str, folder: Path, product: str) -> None:

@@ -33,7 +33,7 @@ def comparison_markdown(comparison: Data, base: Path) -> str:
     ]
     parts = [
         "## Runs compared",
-        table(("", "run", "framework", "verdict", "bound:", "a version counts"), runs),
+        table(("", "run", "framework", "verdict", "bound:", "versions count"), runs),
         "\n".join(f"- {escape(caveat_words(caveat, called), 600)}" for caveat in comparison["caveats"]),
     ]
     for title, rows in sections(comparison):

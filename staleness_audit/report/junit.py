@@ -150,15 +150,8 @@ def _steps(data: Data, unknown: Outcome) -> Iterator[Claim]:
 
 
 def _xml(text: object) -> str:
-    """Only characters that XML 1.0 may hold, whatever a log holds."""
-    return "".join(character if _allowed(character) else "\N{REPLACEMENT CHARACTER}" for character in str(text))
-
-
-def _allowed(character: str) -> bool:
-    code = ord(character)
-    return (
-        character in "\t\n\r"
-        or 0x20 <= code <= 0xD7FF
-        or (0xE000 <= code <= 0xFFFD and not 0xFDD0 <= code <= 0xFDEF)
-        or 0x10000 <= code <= 0x10FFFD
+    """Only characters that XML 1.0 may hold and that are seen, whatever a log holds."""
+    return "".join(
+        character if character in "\t\n" or character.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for character in str(text)
     )

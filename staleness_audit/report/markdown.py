@@ -110,7 +110,7 @@ def _facts(data: Data) -> Iterator[tuple[str, str]]:
         proven, possible = violation_lines(data, WORDS)
         yield "proven violations", proven
         yield "possible violations", possible
-    yield "guarantee", ". ".join(promise_lines(data, WORDS))
+    yield "guarantee", ": ".join(promise_lines(data, WORDS))
     coverage = data["coverage"]
     if coverage["tokens_exact"] is not None:
         yield "evidence", f"staleness of {percent(coverage['tokens_exact'])} of the trained tokens is known exactly"

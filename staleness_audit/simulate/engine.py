@@ -21,8 +21,8 @@ class Cost:
 
     ``floor_s`` (F), ``step_s`` (W), ``token_s`` (G, per decoded or prefilled token), ``context_s`` (A, per token of
     context read). ``concurrency``: sequences that run at once; ``kv_tokens``: tokens that the cache holds.
-    ``sync``: what a weight change does to running sequences, ``continue`` (in place) or ``resume`` (aborted, and
-    resumed with their prefix, whose cache must be filled again).
+    ``sync``: what a weight change does to running sequences, ``continue`` (in place), ``resume`` (aborted, and
+    resumed with their prefix, whose cache must be filled again) or ``wait`` (they end first, and nothing else begins).
     """
 
     floor_s: float = 0.005
@@ -58,6 +58,8 @@ class Engine:
         self.clock = 0.0
         self.step = 0
         self.active = 0
+        self.preemptions = 0
+        self.up_at = 0.0  # it has failed and is back at this time
         self._running = 0
         self._context = 0
         self._ends: list[tuple[int, int, Sequence]] = []  # a heap: last step, order of admission
@@ -114,7 +116,9 @@ class Engine:
     def plan(self, now: float) -> float | None:
         """Return the time of the next event: an end, a join, new weights, a full cache; None if nothing will happen."""
         self._clean()
-        if self._due or (self._waiting and self._fits(self._waiting[0])):
+        drains = bool(self._due) and self._cost.sync == "wait"
+        changes = self._due and not (drains and self._running)
+        if changes or (self._waiting and not drains and self._fits(self._waiting[0])):
             if not self._running:
                 return max(self.clock, now)
             steps = self._within(now - self.clock)
@@ -158,6 +162,10 @@ class Engine:
 
     # sequences
 
+    def load(self) -> tuple[int, int, float]:
+        """Return running and waiting sequences, and the share of the cache in use, at the last step boundary."""
+        return self._running, self.active - self._running, self._context / self._cost.kv_tokens
+
     def add(self, sequence: Sequence) -> None:
         """Let a sequence wait for a place."""
         self._waiting.append(sequence)
@@ -172,6 +180,8 @@ class Engine:
         )
 
     def _join(self) -> None:
+        if self._due:
+            return  # What runs is awaited before the weights change.
         prefilled = 0
         while self._waiting:
             sequence = self._waiting[0]
@@ -206,6 +216,7 @@ class Engine:
 
     def _preempt(self) -> None:
         """Send the youngest back to the front of the queue: it keeps its tokens and loses its cache."""
+        self.preemptions += 1
         youngest = max((order, sequence) for _, order, sequence in self._ends if not sequence.done)[1]
         self._leave(youngest)
         again = Sequence(youngest.trajectory, youngest.context, youngest.need, youngest.order)
@@ -231,7 +242,25 @@ class Engine:
         """Change the weights at the end of the step, which takes a pause, and perhaps a prefill of what runs."""
         self._due.append((version, pause_s))
 
+    def fail(self, now: float, repair_s: float) -> list[Sequence]:
+        """Lose all sequences, and be back later; return them with what they made."""
+        self._to_boundary(now)
+        lost = [sequence for *_, sequence in self._ends if not sequence.done]
+        for sequence in lost:
+            self._leave(sequence)
+        for sequence in self._waiting:
+            if not sequence.done:
+                sequence.done = True
+                self.active -= 1
+                lost.append(sequence)
+        self._ends.clear()
+        self._waiting.clear()
+        self.clock = self.up_at = max(self.clock, now + repair_s)
+        return lost
+
     def _load(self) -> None:
+        if self._cost.sync == "wait" and self._running:
+            return
         for version, pause_s in self._due:
             if self._changes[-1] == self.step:
                 self._versions[-1] = version

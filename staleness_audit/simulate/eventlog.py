@@ -22,8 +22,13 @@ class EventLog:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self._number = 0
+        self._path, self._header = path, dict(header)
         self._lines: list[str] = []
+        self._attempt = 0
+        self._open(path)
+
+    def _open(self, path: Path) -> None:
+        self._number = 0
         self._file: IO[bytes]
         if path.suffix == ".zst":
             import zstandard  # noqa: PLC0415 - only where it is asked for
@@ -32,7 +37,15 @@ class EventLog:
         else:
             self._file = io.BufferedWriter(path.open("wb", buffering=0))
         writer = f"staleness-audit {__version__}"
-        self._lines.append(json.dumps({"format": FORMAT, **header, "clock": "relative", "writer": writer}))
+        self._lines.append(json.dumps({"format": FORMAT, **self._header, "clock": "relative", "writer": writer}))
+
+    def restart(self, resumed_after: int) -> None:
+        """Go on in another file, as the next attempt, which builds on the steps up to ``resumed_after``."""
+        self._end()
+        self._attempt += 1
+        self._header |= {"attempt": self._attempt, "resumed_after": resumed_after}
+        stem, dot, rest = self._path.name.partition(".")
+        self._open(self._path.with_name(f"{stem}-{self._attempt}{dot}{rest}"))
 
     def write(self, kind: str, fields: str) -> None:
         """Write an event; ``fields`` are its other fields as JSON members, without braces."""
@@ -54,6 +67,9 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Write the end line, also after an exception: what is in the log did happen."""
+        self._end()
+
+    def _end(self) -> None:
         self._lines.append(f'{{"kind": "end", "n": {self._number + 1}}}')
         self._flush()
         self._file.close()

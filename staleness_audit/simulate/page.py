@@ -1,24 +1,26 @@
-"""A page about a sweep: which policies lose nothing on both throughput and staleness, and what each one pays."""
+"""A page about a sweep, in the clothes of the audit's report: who loses nothing, what each control pays, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import polars as pl
-from plotly.subplots import make_subplots
 
-COSTS = (
-    ("trainer_waiting_share", "trainer waits"),
-    ("wasted_share", "tokens wasted"),
-    ("beyond_share", "trained beyond the bound"),
+from staleness_audit.report.html.figure import Column, Figure, Table, cells
+from staleness_audit.report.html.page import assemble
+from staleness_audit.simulate import panels
+
+INPUTS = ("policy", "bound", "depth", "workload", "settings")
+MEASURES = (
+    "trained_tokens_per_s",
+    "trainer_waiting_share",
+    "wasted_share",
+    "beyond_share",
+    "staleness_mean",
+    "length_ratio",
 )
-# Six symbols and seven colours: no two of 42 policies look alike.
-SYMBOLS = ("circle-open", "square-open", "diamond-open", "cross-open", "triangle-up-open", "star-open")
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def front(table: pl.DataFrame) -> pl.DataFrame:
@@ -35,110 +37,102 @@ def front(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def means(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each policy, bound, workload and settings: means over the seeds, and the largest staleness."""
-    inputs = ["policy", "bound", "workload", "settings"]
-    averaged = ["trained_tokens_per_s", "staleness_mean", "length_ratio", *(name for name, _ in COSTS)]
+    """Return a row for each policy, bound, depth, workload and settings: means over seeds, the largest staleness."""
     return (
-        table.group_by(inputs, maintain_order=True)
-        .agg(*(pl.col(name).mean() for name in averaged), pl.col("staleness_max").max(), pl.col("stalled").any())
-        .sort("workload", "policy", "bound")
+        table.group_by(INPUTS, maintain_order=True)
+        .agg(*(pl.col(name).mean() for name in MEASURES), pl.col("staleness_max").max(), pl.col("stalled").any())
+        .sort("workload", "policy", "bound", "depth")
     )
 
 
 def write_page(table: pl.DataFrame, path: Path) -> None:
-    """Write one HTML file, which needs no network, about the results of a sweep."""
+    """Write one HTML file, which needs no network, about the results of a sweep; raises ``OSError``."""
     rows = means(table)
-    parts = []
-    for number, (workload,) in enumerate(rows.select("workload").unique(maintain_order=True).iter_rows()):
-        part = rows.filter(pl.col("workload") == workload)
-        parts.append(f"<h2>Workload <code>{escape(workload)}</code></h2>")
-        for figure in (_pareto(part), _costs(part), _largest(part)):
-            parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0 and not parts[1:]))
-    style = "body{font:16px system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}"
-    path.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Sweep of staleness controls</title>'
-        f"<style>{style}</style><h1>Staleness controls on equal resources</h1>"
-        f"<p>{table.height} simulated runs; each point is a policy at one bound, averaged over seeds.</p>"
-        + "".join(parts),
-        encoding="utf-8",
-    )
+    workloads = list(dict.fromkeys(table["workload"].to_list()))
+    led = rows.filter(pl.col("depth") == pl.col("bound"))
+    ordered = pl.concat([_of(led, name) for name in workloads])  # from the lightest tail to the heaviest, if so given
+    looks = panels.looks(rows["policy"].unique(maintain_order=True).to_list())
+    sections = {
+        "front": [_front(rows, name, looks) for name in workloads],
+        "equal": [panels.comparison(part, name) for name in workloads for part in _bounds(_of(led, name))],
+        "bound": [panels.profile(_of(led, name), "bound", name, looks) for name in workloads],
+        "depth": [panels.profile(_of(part, name), "depth", name, looks) for part in _deep(rows) for name in workloads],
+        "tail": [panels.profile(part, "workload", "", looks) for part in _bounds(ordered)] if workloads[1:] else [],
+    }
+    context = {"runs": table.height, "summary": _summary(rows), "sections": sections, "table": _table(rows)}
+    figures = [figure for part in sections.values() for figure in part]
+    path.write_text(assemble(context, figures, "sweep.html.j2"), encoding="utf-8")
 
 
-def _policies(part: pl.DataFrame) -> Sequence[tuple[str, pl.DataFrame, dict[str, Any]]]:
-    """Each policy with its rows and how it is drawn, the same in all figures."""
-    found = []
-    for number, (name,) in enumerate(part.select("policy").unique(maintain_order=True).iter_rows()):
-        look = {
-            "color": COLOURS[number % len(COLOURS)],
-            "symbol": SYMBOLS[number % len(SYMBOLS)],
-            "size": 10,
-            "line": {"width": 2},
-        }
-        found.append((name, part.filter(pl.col("policy") == name), look))
-    return found
+def _of(rows: pl.DataFrame, workload: str) -> pl.DataFrame:
+    return rows.filter(pl.col("workload") == workload)
 
 
-def _pareto(part: pl.DataFrame) -> go.Figure:
-    figure = go.Figure()
-    for name, rows, look in _policies(part):
-        figure.add_scatter(
-            x=rows["staleness_mean"].to_list(),
-            y=rows["trained_tokens_per_s"].to_list(),
-            text=[f"bound {bound}, {escape(settings)}" for bound, settings in rows.select("bound", "settings").rows()],
-            name=name,
-            mode="markers",
-            marker=look,
+def _bounds(rows: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the rows of each bound."""
+    return rows.sort("bound", maintain_order=True).partition_by("bound", maintain_order=True)
+
+
+def _deep(rows: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the rows of each bound for which admission led by several depths, of the policies that can."""
+    told = rows.filter(pl.col("depth").n_unique().over("workload", "policy", "bound") > 1)
+    return _bounds(told) if told.height else []
+
+
+def _front(rows: pl.DataFrame, workload: str, looks: dict[str, panels.Look]) -> Figure:
+    part = _of(rows, workload).filter(pl.col("staleness_mean").is_not_nan())
+    return panels.pareto(part, front(part), front(part.filter(pl.col("beyond_share") == 0)), workload, looks)
+
+
+def _summary(rows: pl.DataFrame) -> list[str]:
+    """Say for each workload and bound which policy trained most, and which of those that kept the bound."""
+    said = []
+    for (workload, bound), part in rows.group_by("workload", "bound", maintain_order=True):
+        kept = part.filter((pl.col("beyond_share") == 0) & ~pl.col("stalled"))
+        best = _first(part)
+        words = f"{workload}, bound {bound}: {best['policy']} trains most, {best['trained_tokens_per_s']:,.0f} tokens/s"
+        if best["beyond_share"]:
+            words += f", {best['beyond_share']:.0%} of them beyond the bound"
+        if kept.height and (best["beyond_share"] or best["stalled"]):
+            first = _first(kept)
+            words += (
+                f"; of those that keep it {first['policy']}, {first['trained_tokens_per_s']:,.0f} tokens/s "
+                f"at a mean staleness of {first['staleness_mean']:.2f}"
+            )
+        said.append(f"{words}.")
+    return said
+
+
+def _first(rows: pl.DataFrame) -> dict[str, Any]:
+    return rows.sort("trained_tokens_per_s", descending=True).row(0, named=True)
+
+
+COLUMNS: Sequence[tuple[str, str, str]] = (
+    ("bound", "bound", "d"),
+    ("depth", "admission leads by", "d"),
+    ("trained_tokens_per_s", "tokens/s", ",.0f"),
+    ("trainer_waiting_share", "trainer waits", ".0%"),
+    ("wasted_share", "wasted", ".0%"),
+    ("staleness_mean", "mean staleness", ".2f"),
+    ("staleness_max", "largest", "d"),
+    ("beyond_share", "tokens beyond", ".0%"),
+    ("length_ratio", "length", ".2f"),
+)
+
+
+def _table(rows: pl.DataFrame) -> Table:
+    shown = []
+    for row in rows.iter_rows(named=True):
+        figures = (
+            "none" if row[name] is None or row[name] != row[name] else format(row[name], how)
+            for name, _, how in COLUMNS
         )
-    for title, rows, dash in (
-        ("front of all", part, "dot"),
-        ("front of those that keep the bound", part.filter(pl.col("beyond_share") == 0), "solid"),
-    ):
-        best = front(rows)
-        figure.add_scatter(
-            x=best["staleness_mean"].to_list(),
-            y=best["trained_tokens_per_s"].to_list(),
-            name=title,
-            mode="lines",
-            line={"dash": dash, "color": "#777777", "shape": "hv", "width": 1},
-            hoverinfo="skip",
-        )
-    figure.update_layout(
-        title="Throughput against mean staleness: up and to the left is better",
-        xaxis_title="mean staleness of trained tokens (versions)",
-        yaxis_title="trained tokens per second",
-        template="plotly_white",
-        height=560,
+        shown.append(cells(row["policy"] + (" (stalled)" if row["stalled"] else ""), row["workload"], *figures))
+    return Table(
+        "runs",
+        "Means over seeds, and the largest staleness of any",
+        (Column("policy"), Column("workload"), *(Column(title, True) for _, title, _ in COLUMNS)),
+        tuple(shown),
+        note="Length: how long trained trajectories are compared with all that finished; below 1, long ones are lost.",
+        filterable=True,
     )
-    return figure
-
-
-def _costs(part: pl.DataFrame) -> go.Figure:
-    figure = make_subplots(rows=1, cols=len(COSTS), subplot_titles=[title for _, title in COSTS], shared_yaxes=True)
-    labels = [f"{policy}, {bound}" for policy, bound in part.select("policy", "bound").rows()]
-    for column, (name, title) in enumerate(COSTS, start=1):
-        bars = {"x": part[name].to_list(), "y": labels, "marker": {"color": COLOURS[0]}, "name": title}
-        figure.add_bar(**bars, orientation="h", row=1, col=column, showlegend=False)
-        figure.update_xaxes(tickformat=".0%", range=[0, 1], row=1, col=column)
-    figure.update_yaxes(autorange="reversed")
-    figure.update_layout(
-        title="What it costs (policy, bound)", template="plotly_white", height=180 + 18 * len(labels), bargap=0.25
-    )
-    return figure
-
-
-def _largest(part: pl.DataFrame) -> go.Figure:
-    figure = go.Figure()
-    for name, rows, look in _policies(part):
-        figure.add_scatter(
-            x=rows["bound"].to_list(), y=rows["staleness_max"].to_list(), name=name, mode="markers", marker=look
-        )
-    top = int(part["bound"].max() or 0)  # type: ignore[arg-type]
-    figure.add_scatter(x=[0, top], y=[0, top], name="the bound", mode="lines", line={"dash": "dot", "color": "#555555"})
-    figure.update_layout(
-        title="Largest staleness against the bound that was set",
-        xaxis_title="bound",
-        yaxis_title="largest staleness trained",
-        template="plotly_white",
-        height=480,
-    )
-    return figure

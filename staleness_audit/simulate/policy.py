@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from staleness_audit.simulate.state import Group, State
+
+
+class Load(NamedTuple):
+    """What a control can ask of the engines in a timed run.
+
+    ``running`` and ``waiting``: sequences in all engines; ``usage``: share of its cache that the fullest engine uses;
+    ``preemptions``: so far; ``kv_tokens``: of all caches.
+    """
+
+    running: int
+    waiting: int
+    usage: float
+    preemptions: int
+    kv_tokens: int
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,13 @@ class Policy:
     def delay(self, name: str) -> float:
         """Return after how many seconds a timed run makes an own move that has become possible; inf: never."""
         return 0.0
+
+    def polls(self) -> float:
+        """Return after how many seconds, again and again, a timed run calls ``polled``; 0: never."""
+        return 0.0
+
+    def polled(self, state: State, load: Load) -> None:
+        """Look at the engines. The prover has none and never calls this."""
 
     def key(self, state: State, horizon: int) -> tuple[Any, ...]:
         """Return what rules can see of a state, as a hashable value: equal for states that behave alike.

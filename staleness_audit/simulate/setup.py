@@ -15,7 +15,7 @@ from staleness_audit.simulate.summary import Summary
 from staleness_audit.simulate.timed import Progress, Resources, Simulation
 from staleness_audit.simulate.workload import Workload
 
-SYNCS = ("continue", "resume")
+SYNCS = ("continue", "resume", "wait")
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,15 @@ def read_costs(values: Mapping[str, str]) -> tuple[Resources, Cost]:
             cost = replace(cost, **{name: value})
     if cost.floor_s + cost.step_s + cost.token_s <= 0:
         raise AuditError("--cost: an engine step must take some time; set floor_s, step_s or token_s above 0.")
+    if resources.crash_steps and resources.crash_steps <= resources.checkpoint_steps:
+        raise AuditError("--cost crash_steps: a run gets nowhere unless checkpoint_steps is smaller.")
     return resources, cost
 
 
 def _value(name: str, kind: str, text: str) -> Any:
     if name == "sync":
         if text not in SYNCS:
-            raise AuditError(f"--cost sync={text}: it is {' or '.join(SYNCS)}.")
+            raise AuditError(f"--cost sync={text}: it is one of {', '.join(SYNCS)}.")
         return text
     try:
         value = int(text) if kind == "int" else float(text)

@@ -51,7 +51,7 @@ def tell(policy: Policy, schedule: Sequence[Move], bound: int) -> list[str]:
     version, culprit = _guilty(happenings)
     lines = [f"Let {_name(culprit)} be the group that ends up too old. Versions and steps count from 0."]
     for happening in happenings:
-        lines.extend(f"{happening.moment:>4}  {line}" for line in _sentences(happening.effect, culprit))
+        lines.extend(f"{happening.moment}  {line}" for line in _sentences(happening.effect, culprit))
     lines.append(
         f"The step from v{version} trains tokens of v{culprit.first}: "
         f"{version} - {culprit.first} = {version - culprit.first} > {bound}."

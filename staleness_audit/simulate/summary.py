@@ -14,10 +14,12 @@ class Summary:
 
     Tokens are counted by their fate; ``histogram``: trained tokens by staleness; ``lengths``: tokens of trained, and of
     all finished trajectories, summed with their numbers, for length bias. ``stalled``: nothing can happen any more.
+    Steps that a crash of the trainer rolled back count nowhere, and what they trained is lost.
     """
 
     seconds: float = 0.0
     steps: int = 0
+    attempts: int = 1
     trajectories: int = 0
     trained: int = 0
     generated_tokens: int = 0
@@ -47,6 +49,7 @@ class Summary:
         return {
             "seconds": self.seconds,
             "steps": self.steps,
+            "attempts": self.attempts,
             "stalled": self.stalled,
             "trajectories": self.trajectories,
             "trajectories_trained": self.trained,

@@ -34,10 +34,13 @@ CAPACITY = {
 }
 """Policies whose admission is limited by capacity alone, and the knob that says how much."""
 
+DEPTH = {*CAPACITY, "verl:drop", "verl:wait", "verl:null", "trl", "deadline"}
+"""Policies whose admission may lead by another number of batches than the bound."""
+
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep, as plain values, so that another process can make it."""
+    """One run of a sweep, as plain values, so that another process can make it. ``depth``: what admission leads by."""
 
     policy: str
     bound: int
@@ -47,6 +50,7 @@ class Point:
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     costs: Mapping[str, str] = field(default_factory=dict)
+    depth: int | None = None
 
     def key(self) -> str:
         """Return a name that no other point has."""
@@ -58,6 +62,7 @@ class Point:
                 self.steps,
                 self.batch,
                 self.seed,
+                self.depth,
                 sorted(self.settings.items()),
                 sorted(self.costs.items()),
             ]
@@ -71,12 +76,14 @@ class Point:
         return Setup(self.policy, policy, read_workload(self.workload), cost, resources, self.seed, self.bound)
 
 
-def fair(policy: str, bound: int, batch: int) -> dict[str, Any]:
-    """Return settings that give every policy the same room: ``bound + 1`` batches admitted beyond what is trained.
+def fair(policy: str, bound: int, batch: int, depth: int | None = None) -> dict[str, Any]:
+    """Return settings that give every policy the same room: ``depth + 1`` batches admitted beyond what is trained.
 
-    A bound implies that much for the controls that count admissions; the others have a capacity to be set.
+    ``depth`` is the bound unless it is given, which only makes a difference for the policies in ``DEPTH``: a bound
+    implies that much for the other controls that count admissions; those in ``CAPACITY`` have a capacity to be set.
     """
-    room = (bound + 1) * batch
+    depth = bound if depth is None else depth
+    room = (depth + 1) * batch
     settings: dict[str, Any] = {CAPACITY[policy]: room} if policy in CAPACITY else {}
     if policy.startswith("nemo-rl") and policy != "nemo-rl:async_grpo":
         settings |= {"max_buffered_rollouts": room + batch, "max_inflight_prompts": room}
@@ -85,7 +92,9 @@ def fair(policy: str, bound: int, batch: int) -> dict[str, Any]:
     if policy == "trl":
         settings["max_inflight_tasks"] = room
     if policy in ("verl:drop", "verl:wait", "verl:null"):
-        settings["num_warmup_batches"] = bound
+        settings["num_warmup_batches"] = depth
+    if policy == "deadline" and depth < bound:
+        settings["lookahead"] = depth
     return settings
 
 
@@ -97,27 +106,36 @@ def grid(
     steps: int,
     batch: int,
     seeds: Iterable[int] = (0,),
+    depths: Iterable[int] = (),
     settings: Mapping[str, Sequence[str]] | None = None,
     costs: Mapping[str, str] | None = None,
 ) -> Iterator[Point]:
     """Yield every combination; ``settings`` have several values each, and apply to policies that have the knob.
 
+    ``depths``: what admission leads by, beside the bound itself, where a policy can tell the two apart.
+
     Raises:
         AuditError: a policy, knob, workload or cost is none.
     """
-    chosen_policies = list(policies)
+    chosen_policies, leads = list(policies), list(depths)
     for knob in settings or {}:
         if not any(knob in _knobs(policy) for policy in chosen_policies):
             raise AuditError(f"--set {knob}: none of {', '.join(chosen_policies)} has such a knob.")
     for policy, bound, workload, seed in product(chosen_policies, bounds, workloads, seeds):
         if policy.startswith("openrlhf") and bound < 1:
             continue  # no setting stands for it
+        own = dict.fromkeys([bound, *(depth for depth in leads if _can_lead(policy, depth, bound))])
         choices = {knob: values for knob, values in (settings or {}).items() if knob in _knobs(policy)}
-        for values in product(*choices.values()):
-            chosen = {**fair(policy, bound, batch), **dict(zip(choices, values, strict=True))}
-            point = Point(policy, bound, workload, steps, batch, seed, chosen, costs or {})
+        for depth, *values in product(own, *choices.values()):
+            chosen = {**fair(policy, bound, batch, depth), **dict(zip(choices, values, strict=True))}
+            point = Point(policy, bound, workload, steps, batch, seed, chosen, costs or {}, depth)
             point.setup()
             yield point
+
+
+def _can_lead(policy: str, depth: int, bound: int) -> bool:
+    """Whether admission can lead by that depth, be it the bound or not; ``deadline`` never leads by more."""
+    return policy in DEPTH and (policy != "deadline" or depth < bound)
 
 
 def _knobs(policy: str) -> set[str]:
@@ -136,6 +154,7 @@ def run(point: Point) -> dict[str, Any]:
         "workload": point.workload,
         "batch": point.batch,
         "seed": point.seed,
+        "depth": point.depth,
         "settings": json.dumps(dict(point.settings), sort_keys=True),
         "costs": json.dumps(dict(point.costs), sort_keys=True),
         **figures,

@@ -126,10 +126,12 @@ def _lengths(tables: Path) -> tuple[int, ...]:
     """Return the sorted numbers of sampled tokens of the trajectories in a folder of event tables."""
     import polars as pl  # noqa: PLC0415 - only for this workload
 
+    from staleness_audit.engine import scan  # noqa: PLC0415
+
     files = sorted(tables.rglob("spans/*.parquet")) or sorted(tables.rglob("spans*.parquet"))
     if not files:
         raise AuditError(f"{tables}: holds no spans table; write one with `staleness-audit ingest RUN --tables DIR`.")
-    spans = pl.scan_parquet(files).filter(pl.col("tokens_lo") == pl.col("tokens_hi"))
+    spans = scan(files).filter(pl.col("tokens_lo") == pl.col("tokens_hi"))
     lengths = spans.group_by("trajectory_id").agg(pl.col("tokens_lo").sum()).collect().get_column("tokens_lo").sort()
     found = tuple(int(length) for length in lengths.to_list() if length)
     if not found:

@@ -117,9 +117,7 @@ class Follower:
 
 def _under_way(rebuilt: Rebuilt) -> tuple[int, int]:
     """Trajectories that are being generated, and that are done and wait."""
-    pending = pl.scan_parquet(rebuilt.parts("trajectory_lives")).filter(
-        (pl.col("fates") == "pending:") & ~pl.col("anonymous")
-    )
+    pending = rebuilt.scan("trajectory_lives").filter((pl.col("fates") == "pending:") & ~pl.col("anonymous"))
     row = pending.select((~pl.col("has_finished")).sum(), pl.col("has_finished").sum().alias("queued")).collect()
     return int(row.item(0, 0)), int(row.item(0, 1))
 

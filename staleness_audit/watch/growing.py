@@ -17,13 +17,14 @@ from itertools import count
 from pathlib import Path
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.engine import connect, create_view, literal
+from staleness_audit.engine import connect, create_view, literal, read_parquet
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, StagedParts, describe, join_units, parts_by_table
 from staleness_audit.parser import Parser
 from staleness_audit.plugins import Choice
 from staleness_audit.rebuild import Rebuilt
-from staleness_audit.rebuild.partial import OF_TRAJECTORIES, SIDE_BY_SIDE, add_parts, build_part, build_total
+from staleness_audit.rebuild.partial import SIDE_BY_SIDE, add_parts, build_part, build_total
+from staleness_audit.rebuild.partitions import DIVIDED
 from staleness_audit.sink import PartWriter
 from staleness_audit.tables import SCHEMAS
 from staleness_audit.watch.seal import Frozen, assign, divide, freeze, touched
@@ -50,14 +51,14 @@ class Merged(Rebuilt):
     def parts(self, product: str) -> list[Path]:
         """All files that a published product is in."""
         if product not in SIDE_BY_SIDE:
-            return [self.part(product)]
+            return [self.folder / f"{product}.parquet"]
         return [folder / f"{product}.parquet" for folder in self.side_by_side]
 
     def dataset_of(self, trajectories: Sequence[str]) -> Dataset:
         """The open rows, and those of the blocks that hold these trajectories."""
         tables: dict[str, list[Path]] = {table: list(self.dataset.parts(table)) for table in SCHEMAS}
         for block in _holding(trajectories, self.blocks):
-            for table in OF_TRAJECTORIES:
+            for table in DIVIDED:
                 tables[table] += sorted((block / table).glob("*.parquet"))
         return Dataset(self.dataset.folder, {**self.dataset.manifest, "tables": _names(tables)})
 
@@ -67,8 +68,8 @@ def _holding(trajectories: Sequence[str], blocks: Sequence[Path]) -> list[Path]:
     with connect() as connection:
         wanted = ", ".join(f"hash({literal(name)})" for name in trajectories)
         for block in blocks if trajectories else ():
-            keys = literal(str(block / "keys.parquet"))
-            if connection.execute(f"SELECT 1 FROM read_parquet({keys}) WHERE key IN ({wanted}) LIMIT 1").fetchone():
+            keys = read_parquet([block / "keys.parquet"])
+            if connection.execute(f"SELECT 1 FROM {keys} WHERE key IN ({wanted}) LIMIT 1").fetchone():
                 found.append(block)
     return found
 
@@ -163,7 +164,7 @@ class GrowingRun:
 
     def _reopen(self, block: Path) -> None:
         """Bring the rows of a block back among the open ones."""
-        for table in OF_TRAJECTORIES:
+        for table in DIVIDED:
             if (block / table).exists():
                 rows = (block / table).rename(self._kept.place(table))
                 self._kept.parts.setdefault(table, []).extend(sorted(rows.glob("*.parquet")))
@@ -249,15 +250,15 @@ class GrowingRun:
         kept.frozen = freeze(dataset, part, folder / "frozen.parquet")
         for block in blocks:
             tables = {table: [Path(name) for name in parts] for table, parts in dataset.manifest["tables"].items()}
-            tables |= {table: sorted((block / table).glob("*.parquet")) for table in OF_TRAJECTORIES}
+            tables |= {table: sorted((block / table).glob("*.parquet")) for table in DIVIDED}
             rows = Dataset(kept.folder, {**dataset.manifest, "tables": _names(tables)})
             built = kept.place("block")
             build_part(rows, built, part / "step_lives.parquet")
-            for table in (*OF_TRAJECTORIES, "keys.parquet"):
+            for table in (*DIVIDED, "keys.parquet"):
                 if (block / table).exists():
                     (block / table).rename(built / table)
             kept.blocks.append(built)
-        for table in OF_TRAJECTORIES:
+        for table in DIVIDED:
             for old in kept.parts.pop(table, []):
                 old.unlink()
             kept.parts[table] = stay[table]

@@ -14,9 +14,10 @@ from typing import Any
 
 import duckdb
 
-from staleness_audit.engine import literal
+from staleness_audit.engine import literal, read_parquet
 from staleness_audit.ingest import Dataset
-from staleness_audit.rebuild.partial import OF_TRAJECTORIES, views
+from staleness_audit.rebuild.partial import views
+from staleness_audit.rebuild.partitions import DIVIDED
 
 PRODUCTS = ("step_lives", "use_lives", "trajectory_lives", "members", "occupancy")
 
@@ -38,7 +39,7 @@ class Frozen:
         """Whether nothing of it has changed in a newer part of the run."""
         with duckdb.connect() as connection:
             views(connection, part, ("step_lives", "occupancy"))
-            connection.execute(f"CREATE VIEW frozen AS SELECT * FROM read_parquet({literal(str(self.steps))})")
+            connection.execute(f"CREATE VIEW frozen AS SELECT * FROM {read_parquet([self.steps])}")
             changed = connection.execute("FROM frozen EXCEPT FROM step_lives LIMIT 1").fetchone()
             early = connection.execute(
                 "SELECT min(started) FROM step_lives ANTI JOIN frozen USING (step_key) WHERE started IS NOT NULL"
@@ -146,7 +147,7 @@ def divide(connection: duckdb.DuckDBPyConnection, folder: Path) -> tuple[list[Pa
     Returns the folders of the blocks, and the parts of the tables that stay.
     """
     stay: dict[str, list[Path]] = {}
-    for table in OF_TRAJECTORIES:
+    for table in DIVIDED:
         key = _ROWS_OF[table]
         aside = folder / table
         connection.execute(
@@ -198,14 +199,14 @@ def touched(new: Mapping[str, Sequence[Path]], blocks: Sequence[Path]) -> list[P
         ("events", "coalesce(trajectory_id, group_id)"),
     ):
         if new.get(table):
-            files = ", ".join(literal(str(part)) for part in new[table])
-            keys.append(f"SELECT hash(({column})::VARCHAR) AS key FROM read_parquet([{files}], union_by_name = true)")
+            files = read_parquet(new[table], union_by_name=True)
+            keys.append(f"SELECT hash(({column})::VARCHAR) AS key FROM {files}")
     if not keys or not blocks:
         return []
     by_file = {str(block / "keys.parquet"): block for block in blocks}
-    listed = ", ".join(literal(file) for file in by_file)
+    listed = read_parquet([block / "keys.parquet" for block in blocks], filename=True)
     with duckdb.connect() as connection:
         rows = connection.execute(
-            f"SELECT DISTINCT filename FROM read_parquet([{listed}], filename = true) SEMI JOIN ({' UNION '.join(keys)}) USING (key)"
+            f"SELECT DISTINCT filename FROM {listed} SEMI JOIN ({' UNION '.join(keys)}) USING (key)"
         ).fetchall()
     return [by_file[file] for (file,) in rows]

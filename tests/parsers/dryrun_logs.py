@@ -122,10 +122,11 @@ def story(run: Path, *, train_rows: int = 3) -> Logs:
     return logs
 
 
-def tables(run: Path) -> Dataset:
-    """Recognise and ingest a run."""
+def tables(run: Path, framework: str | None = None) -> Dataset:
+    """Recognise (unless its framework is said) and ingest a run."""
     files = discover(run)
-    return ingest(files, plugins.choose(files, among={"dryrun": PARSER}), Path(tempfile.mkdtemp(dir=SCRATCH.name)))
+    choice = plugins.choose(files, framework, among={"dryrun": PARSER})
+    return ingest(files, choice, Path(tempfile.mkdtemp(dir=SCRATCH.name)))
 
 
 def rows(data: Dataset, table: str) -> list[dict[str, object]]:

@@ -14,6 +14,7 @@ from staleness_parsers.dryrun import PARSER
 from staleness_parsers.dryrun.simulations import align
 
 from staleness_audit.discovery import discover
+from staleness_audit.errors import SeveralRuns
 from staleness_audit.parser import Parser
 
 
@@ -316,10 +317,13 @@ def test_a_configuration_of_another_run_is_not_believed(tmp_path):
     assert ("warning", "settings-unknown", None) in findings(data)
 
 
-def test_several_output_folders_are_several_attempts(tmp_path):
+def test_several_output_folders_are_several_runs_unless_said_otherwise(tmp_path):
+    """No simulation resumes another, so that nothing but the user's word makes two output folders one run."""
     for job, policy in (("0", "roll"), ("1", "areal")):
         story(tmp_path / job).config(policy).launch(policy)
-    data = tables(tmp_path)
+    with pytest.raises(SeveralRuns, match="0, 1 each hold dryrun logs"):
+        tables(tmp_path)
+    data = tables(tmp_path, "dryrun")
     assert {rid: found for rid, found in spans(data).items() if rid.startswith("1/")} == {
         f"1/{rid}": found for rid, found in STORY.items()
     }

@@ -10,6 +10,8 @@ from nemo_rl_run import Run, events, sampler, sc_actor, sc_chunks, sc_out, sc_st
 from staleness_parsers.nemo_rl import PARSER
 from staleness_parsers.nemo_rl.settings import from_repr
 
+from staleness_audit.errors import SeveralRuns
+
 END = "SC run complete: {{'train_steps': {0}, 'trainer_version': {0}}}\n"
 
 
@@ -278,6 +280,23 @@ class TestRestarts:
         ]
         run["results/step_1/replay_buffer.pt"] = torch_file({"partition_id": "rollout_data", "groups": groups})
         assert run().count("violations", "groups") == (2, 4)
+
+    def test_folders_hold_launches_of_one_run_unless_both_begin_it(self, run: Run) -> None:
+        first = driver("windowed", *sc_step(1, 0), *sc_step(2, 1))
+        run["a/ray-driver.log"] = first
+        # Goes on after step 2, whatever its folder is called: a restart.
+        run["b/ray-driver.log"] = driver("windowed", *sc_step(3, 1, time=2.0), stale=3, end=3)
+        assert run()["run"]["attempts"] == 2
+        # Step 0 in an exp_001 once more: the launches of a log folder have numbers, so this is another one's.
+        run["b/ray-driver.log"] = driver("windowed", *sc_step(1, 0, time=2.0), end=1)
+        with pytest.raises(SeveralRuns):
+            run()
+        # A second launch that began anew with the same settings is one; with other settings it is another run's.
+        run["b/ray-driver.log"] = driver("windowed", *sc_step(1, 0, time=2.0), exp="exp_002", end=1)
+        assert run()["run"]["attempts"] == 2
+        run["b/ray-driver.log"] = driver("windowed", *sc_step(1, 0, time=2.0), exp="exp_002", stale=3, end=1)
+        with pytest.raises(SeveralRuns):
+            run()
 
     def test_a_log_that_begins_in_the_middle_hides_what_was_trained_before(self, run: Run) -> None:
         run["ray-driver.log"] = driver("windowed", *sc_step(5, 1), end=5)

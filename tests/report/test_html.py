@@ -15,6 +15,7 @@ from staleness_audit import audit
 from staleness_audit.cli import app
 from staleness_audit.report.html import render_report
 from staleness_audit.report.html.figure import label, thinned
+from staleness_audit.report.html.histograms import parts_figure
 from staleness_audit.report.html.page import island
 
 
@@ -105,6 +106,26 @@ def test_figures_are_what_plotly_takes_and_hold_the_right_numbers(page):
     assert list(zip(queue["base"], queue["x"], queue["y"], strict=True)) == [(2, 2, 0), (3, 7, 1)]
     age = next(trace for trace in figures["throughput-age"]["data"] if trace.get("name") == "longest")
     assert age["y"] == [2, 7]
+
+
+def test_both_parts_of_staleness_are_counted_in_the_same_classes(two_step_run):
+    """One token saw 21 versions in flight, another 1 there and 4 in the queue: 0 to 21 is cut into pairs.
+
+    Cut by itself, the queue would have had the classes 0 to 4, which overlap with those. A gap is one empty class.
+    """
+    data = audit(two_step_run("run"), 1).data
+    exact = {"certain": True, "tokens_lo": 1, "tokens_hi": 1}
+    flights = [
+        {**exact, "flight_lo": 21, "flight_hi": 21, "queue_lo": 0, "queue_hi": 0},
+        {**exact, "flight_lo": 1, "flight_hi": 1, "queue_lo": 4, "queue_hi": 4},
+    ]
+    figure = parts_figure(data, flights)
+    rows = [[str(cell.text) for cell in row] for row in figure.table.rows]
+    flight, queue = ([row[1:] for row in rows if row[0] == part] for part in ("in flight", "in the queue"))
+    assert [row[0] for row in flight] == [row[0] for row in queue] == ["0–1", "2–3", "4–5", "6–19", "20–21"]
+    assert [row[0] for row in flight if row[1] == "1"] == ["0–1", "20–21"]
+    assert [row[0] for row in queue if row[1] == "1"] == ["0–1", "4–5"]
+    assert figure.caption.endswith("Every count is exact.")
 
 
 def test_the_flow_of_tokens_adds_up(event_log):

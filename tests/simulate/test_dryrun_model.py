@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from staleness_audit.simulate.dryrun import DryRun, Outcome, lengths, simulate
+from staleness_audit.simulate.dryrun import DryRun, Limits, Outcome, lengths, simulate
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +46,20 @@ RUNS: list[tuple[str, dict[str, Any], dict[str, Any], int, tuple[Any, ...]]] = [
     ("verl", UNIFORM, {"knobs": {"staleness_threshold": 0.5}}, 8, (64, 0, 3.0434842, 20.2800505, 7026, 5, 1, 56)),
     ("slime", lognormal(), {"knobs": {"over_sampling_ratio": 1.5}}, 6, (48, 27, 1.5054, 7.5554, 1850, 1, 1, 0)),
     ("slime", UNIFORM, {"knobs": {"interval": 2}}, 9, (72, 0, 1.3556, 12.7956, 8376, 2, 2, 0)),
+    (
+        "areal",
+        lognormal(1.5),
+        {
+            "limits": Limits(kv_blocks=200, max_concurrency=6),
+            "token_budget": 256,
+            "train_s": 0.0,
+            "train_token_s": 0.0001,
+            "recompute_token_s": 0.0001,
+            "sync_s": 0.3,
+        },
+        12,
+        (96, 0, 2.2593161, 36.9062848, 12584, 3, 1, 26),
+    ),
     (
         "verl",
         lognormal(1.6),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from staleness_audit.errors import AuditError
 from staleness_audit.simulate.kernel import apply, initial
 from staleness_audit.simulate.policies import POLICIES, build
-from staleness_audit.simulate.policy import Policy
+from staleness_audit.simulate.policies.prime_rl_cap import cap_of, grow, look, start_cap
+from staleness_audit.simulate.policy import Load, Policy
 from staleness_audit.simulate.state import Group, State
 
 
@@ -274,6 +276,33 @@ class TestRoll:
             apply(rules, state, ("publish", 0))
         assert lags == [{0}, {1}, {2}, {2}, {2}]
 
+    def test_a_fraction_takes_few_of_the_oldest_step(self) -> None:
+        """Measured on ROLL: R = 1.1, B = 10, 8 steps: from step 2 on, one sample of lag 2 and nine of lag 1 a batch."""
+        rules = policy("roll", batch=10, async_generation_ratio=1.1)
+        state, lags = initial(rules), Counter[int]()
+        assert rules.room(state) == 21  # ceil(B * R) + B
+        for _ in range(8):
+            apply(rules, state, ("admit", rules.room(state)))
+            for number in list(state.running):
+                apply(rules, state, ("finish", number))
+            apply(rules, state, ("collect", 0))
+            lags.update(v - g.first for kind, v, groups, _ in state.effects if kind == "trained" for g in groups)
+            state.effects.clear()
+            apply(rules, state, ("publish", 0))
+        assert lags == {0: 10, 1: 64, 2: 6}
+
+    def test_additional_prompts_begin_beyond_the_quota(self) -> None:
+        """B = 2, R = 1: quota 4; a cap of 6 lets two more run. One that ends is replaced, within the cap."""
+        rules = policy("roll", batch=2, is_use_additional_prompts=True, max_additional_running_prompts=6)
+        state = initial(rules)
+        assert rules.room(state) == 4
+        apply(rules, state, ("admit", 4))
+        assert rules.room(state) == 2
+        apply(rules, state, ("admit", 2))
+        assert rules.room(state) == 0 and state.counts == {"quota": 0, "plain": 4}
+        apply(rules, state, ("finish", 5))  # an additional one, but it is counted as one of the quota (the quirk)
+        assert state.counts == {"quota": 0, "plain": 3} and rules.room(state) == 1
+
     def test_agentic_slots_expire(self) -> None:
         rules = policy("roll:agentic", batch=2, async_generation_ratio=1)
         state = initial(rules)
@@ -301,6 +330,64 @@ class TestPrimeRl:
             apply(rules, state, ("finish", number))
         # Batches 1 and 2 are shipped at version 0; batch 3 needs version 1.
         assert state.marks["shipped"] == (2,) and rules.room(state) == 0 and len(state.done) == 1
+
+
+class TestPrimeRlCap:
+    """The guide's 4.1, rule 5."""
+
+    def state(self, cap: int, running: int) -> State:
+        state = state_of(0, [], [(0, 0)] * running, {"gate": 1, "applying": 0}, {"shipped": (0,), "policy": (0,)})
+        start_cap(state, cap)
+        return state
+
+    def test_it_grows_by_a_quarter_per_turnover_while_engines_are_calm(self) -> None:
+        state = self.state(8, 7)
+        grow(state, 1024)
+        assert cap_of(state) == 8  # no poll yet
+        look(state, Load(7, 0, 0.3, 0, 9999), 1)
+        grow(state, 1024)  # the end of one of 8 in flight
+        assert cap_of(state) == pytest.approx(8 * 1.25 ** (1 / 8), abs=0.001)
+        for _ in range(7):
+            grow(state, 1024)
+        # At 8.92 the 8 in flight are less than nine tenths of the cap: it grows no more.
+        assert cap_of(state) == pytest.approx(8 * 1.25 ** (4 / 8), abs=0.002)
+        calm = self.state(20, 7)
+        look(calm, Load(7, 0, 0.3, 0, 9999), 1)
+        grow(calm, 1024)
+        assert cap_of(calm) == 20  # 8 in flight are less than nine tenths of the cap: it isn't what limits
+
+    def test_a_full_cache_trims_it_and_a_fuller_one_cancels(self) -> None:
+        state = self.state(10, 10)
+        assert look(state, Load(10, 0, 0.7, 0, 9999), 1) == 0 and cap_of(state) == 10  # no growth, no cut
+        assert look(state, Load(10, 0, 0.875, 0, 9999), 1) == 0 and cap_of(state) == 8  # 10 * 0.7 / 0.875
+        assert look(state, Load(10, 0, 0.875, 0, 9999), 1) == 0 and cap_of(state) == 8  # once per six polls
+        full = self.state(10, 10)
+        assert look(full, Load(10, 0, 1.0, 0, 9999), 1) == 3 and cap_of(full) == 7
+
+    def test_preemptions_cut_it_once_until_it_has_drained(self) -> None:
+        state = self.state(10, 10)
+        assert look(state, Load(10, 0, 0.5, 1, 9999), 1) == 2 and cap_of(state) == 8
+        assert look(state, Load(10, 0, 0.5, 2, 9999), 1) == 0 and cap_of(state) == 8  # ten still run
+        for number in (8, 9):
+            del state.running[number]
+        look(state, Load(8, 0, 0.5, 2, 9999), 1)
+        # It has drained and is pressed again within six polls: half.
+        assert look(state, Load(8, 0, 0.5, 3, 9999), 1) == 4 and cap_of(state) == 4
+
+    def test_the_excess_goes_youngest_first(self) -> None:
+        rules = policy("prime-rl", adaptive=True, initial_inflight=10)
+        state = self.state(10, 10)
+        rules.polled(state, Load(10, 0, 0.5, 1, 9999))
+        assert [group.id for _, _, groups, reason in state.effects for group in groups if reason == "overload"] == [
+            9,
+            8,
+        ]
+
+    def test_the_first_poll_derives_it_from_the_caches(self) -> None:
+        rules = policy("prime-rl", adaptive=True, seq_len=2048)
+        state = self.state(1, 1)
+        rules.polled(state, Load(1, 0, 0.1, 0, 65_536))
+        assert cap_of(state) == 32
 
 
 class TestOpenrlhf:

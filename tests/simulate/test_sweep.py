@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from staleness_audit.cli import app
 from staleness_audit.errors import AuditError
 from staleness_audit.simulate.page import front, means, write_page
+from staleness_audit.simulate.panels import looks
 from staleness_audit.simulate.sweep import POINTS, Point, all_policies, fair, grid, run, sweep
 
 WORKLOAD = "uniform:low=5,high=60,group=2"
@@ -82,7 +83,38 @@ def test_means_over_seeds_and_the_page(tmp_path: Path) -> None:
     write_page(table, tmp_path / "sweep.html")
     page = (tmp_path / "sweep.html").read_text()
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
-    assert "Throughput against mean staleness" in page and page.count("Plotly.newPlot(") >= 3
+    # One workload, two bounds, one depth: the front, each bound side by side, the bound along; no depth and no tail.
+    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
+    assert sorted(name.partition("-")[0] for name in figures) == ["bound", "equal", "equal", "front"]
+    assert 'id="depth"' not in page and 'id="tail"' not in page
+    equal = next(figure for name, figure in figures.items() if name.startswith("equal") and name.endswith("1"))
+    shown = dict(zip(equal["data"][0]["y"], equal["data"][0]["x"], strict=True))
+    assert shown["deadline"] == pytest.approx(first["trained_tokens_per_s"].mean(), rel=1e-4)
+
+
+def test_the_page_shows_depth_and_tail_where_they_vary(tmp_path: Path) -> None:
+    pair = ["deadline", "roll", "verl:drop"]
+    work = [WORKLOAD, "uniform:low=5,high=300,group=2"]
+    several = list(grid(pair, [2], work, steps=3, batch=4, depths=[1, 2, 3]))
+    # Deadline leads by at most its bound, ROLL by exactly that.
+    assert [(p.policy, p.depth) for p in several if p.workload == WORKLOAD] == [
+        ("deadline", 2), ("deadline", 1), ("roll", 2), ("verl:drop", 2), ("verl:drop", 1), ("verl:drop", 3)
+    ]  # fmt: skip
+    settings = {(p.policy, p.depth): p.settings for p in several}
+    assert settings["deadline", 1] == {"lookahead": 1} and settings["verl:drop", 3] == {"num_warmup_batches": 3}
+    write_page(sweep(several, tmp_path, workers=1), tmp_path / "sweep.html")
+    page = (tmp_path / "sweep.html").read_text()
+    figures = json.loads(page.partition('id="figures">')[2].partition("</script>")[0])
+    deep = next(figure for name, figure in figures.items() if name.startswith("depth"))
+    assert {trace["name"]: trace["x"] for trace in deep["data"]} == {"deadline": [1, 2], "verl:drop": [1, 2, 3]}
+    tail = next(figure for name, figure in figures.items() if name.startswith("workload"))
+    assert tail["data"][0]["x"] == work
+
+
+def test_no_two_policies_look_alike() -> None:
+    drawn = looks(all_policies())
+    assert len(set(drawn.values())) == len(drawn)
+    assert drawn["verl:drop"].colour == drawn["verl:wait"].colour != drawn["trl"].colour
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:

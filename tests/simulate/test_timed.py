@@ -276,7 +276,7 @@ def test_costs() -> None:
         ({"engine": "3"}, "there is no 'engine'"),
         ({"engines": "0"}, "too small"),
         ({"train_s": "-1"}, "too small"),
-        ({"sync": "later"}, "continue or resume"),
+        ({"sync": "later"}, "continue, resume, wait"),
         ({"train_s": "long"}, "is a number"),
         ({"floor_s": "0", "step_s": "0", "token_s": "0"}, "some time"),
     ):

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import strip_ansi
+from staleness_audit.readers.console import undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.areal.scalars import SCALARS, short_name
 
@@ -38,6 +38,8 @@ _LINE = re.compile(
     r"(?:\[(?P<tag>[\w-]+)\s*\]\s+)?(?:\(AReaL\) )?(?P<time>\d{8}-\d\d:\d\d:\d\d\.\d{3}) "
     r"(?P<logger>.+?) (?:DEBUG|INFO|WARNING|ERROR|CRITICAL): (?P<text>.*)"
 )
+_TAG = re.compile(r"(?:\[(?:main|master)\s*\]\s)?\s*")
+"""What stands before a row of the table: in ``merged.log`` the trainer's name."""
 _KINDS: dict[str, re.Pattern[str]] = {
     "submitted": re.compile(r"AsyncTaskRunner: Submitted task (?P<number>\d+)\. Running: \d+"),
     "completed": re.compile(r"AsyncTaskRunner: Completed task (?P<number>\d+)\. Running: \d+"),
@@ -71,11 +73,13 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     commit = 0
     try:
         for line, raw, cut in telling_lines(run, piece, _TELLING):
-            plain = strip_ansi(raw)
-            if plain.lstrip().startswith("│"):
+            plain = undecorate(raw).text
+            if (tag := _TAG.match(plain)) and plain.startswith("│", tag.end()):
                 if step is not None and not cut:
                     scalars.extend(
-                        _cells(plain, {"source": piece.source, "line": line, "step": step, "commit": commit})
+                        _cells(
+                            plain[tag.end() :], {"source": piece.source, "line": line, "step": step, "commit": commit}
+                        )
                     )
                 continue
             row = _row(plain)

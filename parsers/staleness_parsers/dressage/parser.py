@@ -88,6 +88,9 @@ class DressageParser(SlimeParser):
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units as slime's parser does, then tell what became of the sessions."""
         model = finish.build(staged, run, sink)
+        if not (model.lines or model.batches) and model.scalars.is_empty():
+            message = "Only sessions and the proxy's log are here, which do not tell what was trained."
+            sink.diagnose("warning", "no-records", message, opens="training")
         members = _members(staged)
         story = tell(model, members, staged)
         _learn_labels(model, staged, story)

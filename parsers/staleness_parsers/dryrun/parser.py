@@ -71,7 +71,6 @@ class DryRunParser:
     """Logs of the DryRun-RL simulator. See the package's docstring for versions and meanings."""
 
     name = "dryrun"
-    folders_belong_together = True  # every launch has a folder of its own
     version = "1"
     card = control.CARD
 

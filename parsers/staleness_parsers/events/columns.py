@@ -98,6 +98,16 @@ def read_header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, in
     return header_of(run.head(file.source, 1 << 20)), 1
 
 
+def first_number(run: RunFiles, file: RunFile) -> int | None:
+    """Return the number of a file's first event, or None if its beginning has none."""
+    lines = run.head(file.source, 1 << 20).split(b"\n", 2)
+    try:
+        event = orjson.loads(lines[1]) if len(lines) > 1 else None
+    except orjson.JSONDecodeError:
+        return None
+    return whole_number(event.get("n")) if isinstance(event, dict) else None
+
+
 def header_of(data: bytes) -> dict[str, Any] | None:
     """Return the header that ``data`` begins with, or None if its first line is none."""
     try:

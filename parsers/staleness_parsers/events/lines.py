@@ -53,7 +53,7 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
                 if not survey.whole or survey.lines != lines or _FRACTION_IN_LIST.search(data):
                     return None
                 if columns is COLUMNS or survey.values == data.count(b'":'):
-                    return survey.usable
+                    return None if _converted(data, survey) else survey.usable
     return None
 
 
@@ -104,10 +104,12 @@ def _fractions(columns: Iterable[str]) -> str:
 
 
 class _Survey(NamedTuple):
-    """What one look at all lines tells: how many, how many values, whether whole numbers are whole, all usable."""
+    """What one look at all lines tells: how many, how many values, texts and truths, whole numbers whole, all usable."""
 
     lines: int
     values: int
+    texts: int
+    truths: int
     whole: bool
     usable: bool
 
@@ -119,9 +121,12 @@ def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _
     holds the two characters, a null, or an unknown key makes the counts differ, which only costs time. Numbers that
     follow the lines one by one do not repeat; where they don't follow, it is worth looking.
     """
-    values = " + ".join(f"count({name})" for name in columns)
+    counted = {name: f"count({name})" for name in columns}
+    texts = [count for name, count in counted.items() if columns[name] not in ("DOUBLE", "BOOLEAN", "INTEGER[]")]
+    truths = [count for name, count in counted.items() if columns[name] == "BOOLEAN"]
+    sums = ", ".join(" + ".join(counts) or "0" for counts in (counted.values(), texts, truths))
     row = connection.execute(
-        f"SELECT count(*), {values}, count(*) FILTER ({_fractions(columns)}) = 0, "
+        f"SELECT count(*), {sums}, count(*) FILTER ({_fractions(columns)}) = 0, "
         f"count(*) FILTER ({_FAULT} IS NOT NULL) = 0 AND (count(n) = 0 OR min(n - line) = max(n - line) AND count(n) = count(*)) "
         "FROM lines"
     ).fetchone()
@@ -131,6 +136,16 @@ def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _
 
 _FRACTION_IN_LIST = re.compile(rb"\.[0-9eE+-]*\s*(?:\]|,\s*[-0-9])")
 """A fraction followed by the end of a list or by another number; in an object a key would follow the comma."""
+
+
+def _converted(data: bytes, survey: _Survey) -> bool:
+    """Whether DuckDB may have converted values to the type of their column ("7" to 7, true to 1).
+
+    A text follows a key as a quote, a truth value as a word; spaces that no writer puts there only cost time.
+    """
+    texts = sum(data.count(after) for after in (b'":"', b'": "'))
+    truths = sum(data.count(after) for after in (b'":true', b'": true', b'":false', b'": false'))
+    return (texts, truths) != (survey.texts, survey.truths)
 
 
 def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:

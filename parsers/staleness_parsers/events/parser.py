@@ -14,14 +14,15 @@ line by line with the same queries, so that only the bad lines are lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.engine import literal, session
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Artifact, Card, Detection, Mode, RunFacts, Sink, Staged, Unit
 from staleness_audit.tables import PARSER_TABLES
-from staleness_parsers.events.columns import FORMAT, PATTERN, read_header, whole_number
+from staleness_parsers.events.columns import FORMAT, PATTERN, first_number, read_header, whole_number
 from staleness_parsers.events.facts import facts
 from staleness_parsers.events.lines import load_events
 from staleness_parsers.events.numbering import check_numbering, repeats, report_repeats
@@ -33,7 +34,6 @@ class EventsParser:
 
     name = "events"
     version = "3"
-    folders_belong_together = True  # writers and attempts are named in the files
     uses_processes = False  # DuckDB already works on all cores
     units_stand_alone = True
     card = Card(
@@ -66,6 +66,18 @@ class EventsParser:
         if not found:
             return None
         return Detection(tuple(f"{file.source} is a canonical event log" for file in found[:3]), dialect=FORMAT)
+
+    def belong_together(self, run: RunFiles, folders: Sequence[str]) -> bool:
+        """Writers and attempts are named in the files: of two that begin alike, one belongs to another run."""
+        begun = Counter(
+            (str(header["writer"]), whole_number(header.get("attempt")) or 0)
+            for file in run.match(PATTERN)
+            if any(file.name.startswith(folder + "/") for folder in folders)
+            and (header := read_header(run, file)[0]) is not None
+            and header.get("writer") is not None
+            and first_number(run, file) == 1
+        )
+        return max(begun.values(), default=0) < 2
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of lines; a file that repeats another byte for byte is read once."""
@@ -124,7 +136,7 @@ class EventsParser:
         complete = any(not file.compressed and b"\n" in run.head(file.source, 1 << 20) for file in files)
         if complete and not headers and not any(staged.has(table) for table in PARSER_TABLES):
             raise UnreadableInput(
-                f"{run.root}: no line of {files[0].source}{' and the others' if len(files) > 1 else ''} is a header or an "
+                f"{run.path}: no line of {files[0].source}{' and the others' if len(files) > 1 else ''} is a header or an "
                 f"event of {FORMAT}; docs/events.md describes the format."
             )
         report_repeats(run, files, sink)

@@ -24,13 +24,13 @@ from staleness_parsers.nemo_rl import files, inputs
 from staleness_parsers.nemo_rl.card import CARD
 from staleness_parsers.nemo_rl.console import read_console
 from staleness_parsers.nemo_rl.finish import finish_run
+from staleness_parsers.nemo_rl.folders import are_launches
 
 
 class NemoRL:
     """The plug-in; see the module's docstring and ``staleness_audit.parser.Parser``."""
 
     name = "nemo-rl"
-    folders_belong_together = True  # every launch has a folder of its own
     version = "1"
     card = CARD
 
@@ -49,6 +49,10 @@ class NemoRL:
             if first is not None:
                 evidence.append(f"{first}: {what}")
         return Detection(tuple(evidence)) if evidence else None
+
+    def belong_together(self, run: RunFiles, folders: Sequence[str]) -> bool:
+        """Tell launches of one run, which have folders of their own, from runs that share nothing but a parent."""
+        return are_launches(run, folders)
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:
         """One unit per file."""

@@ -106,6 +106,12 @@ def launch_order(name: str) -> tuple[object, ...]:
     return (natural(name), -1, 0, natural(name))
 
 
+def slurm_job(folder: str) -> str | None:
+    """Return the job, with the path to its folder, of a folder that Slurm named."""
+    found = _SLURM.search(folder + "/")
+    return f"{folder[: found.start()]}#{found['job']}" if found else None
+
+
 def step_of(name: str) -> int | None:
     """Return k of a file in ``step_<k>/`` or of ``train_data_step<k>.jsonl``."""
     found = _STEP.search(name) or re.search(r"train_data_step(?P<step>\d+)\.jsonl$", name)

@@ -297,6 +297,8 @@ def _merge(launch: Launch, other: Launch) -> None:
         after.insert(0, item)
     if before and isinstance(before[-1], Evaluation) and isinstance(launch.items[0], Evaluation):
         before.pop()
+    if after and isinstance(after[0], Evaluation) and isinstance(launch.items[-1], Evaluation):
+        after.pop(0)  # the console was cut after it
     if after and not any(isinstance(item, Batch) for item in after):
         after = []
     if any(isinstance(item, Batch) for item in after):

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import strip_ansi
+from staleness_audit.readers.console import strip_ansi, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 LOG = pa.schema(
@@ -140,7 +140,7 @@ def _messages(run: RunFiles, piece: Piece) -> Iterator[tuple[int, float, bool, s
     previous: float | None = None
     for line, raw, _ in numbered_lines(run, piece):
         for shown in strip_ansi(raw).split("\r"):
-            part = _LAUNCHER.sub("", shown[:MAX_MESSAGE])
+            part = _LAUNCHER.sub("", undecorate(shown[:MAX_MESSAGE]).text)
             if part.startswith("{") and (entry := _json_entry(part)) is not None:
                 yield line, *entry
                 continue

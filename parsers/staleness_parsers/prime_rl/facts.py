@@ -127,8 +127,8 @@ def _unseen(known: Known) -> frozenset[str]:
     if not all(story.began for story in known.stories):
         unseen.add("cancelled")
     if known.arrivals_missing:
-        # A shipped trace without a record of its arrival: files of `all` are gone, and with them who was dropped.
-        unseen |= {"dropped", "lost"}
+        # A shipped trace without a record of its arrival: files of `all` are gone, and with them who else arrived.
+        unseen |= {"dropped", "cancelled", "lost"}
     if known.build.dialect in ("rollouts", "logs"):
         unseen |= {"dropped", "cancelled", "lost"}
     if len(known.attempts) > 1:

@@ -94,11 +94,13 @@ def write_fates(
     build: Build,
     *,
     whole: bool,
+    batches_whole: bool,
     unscheduled: str,
 ) -> None:
     """Write terminal events of all recorded traces that were not shipped.
 
-    ``whole``: no trace file and no line of one was lost; otherwise absence proves nothing.
+    ``whole``: no trace file and no line of one was lost; otherwise absence proves nothing. ``batches_whole``: this
+    holds for the files of shipped traces; otherwise any trace may have been trained.
     """
     connection.execute(_ARRIVALS)
     connection.execute(_GROUPS)
@@ -114,7 +116,9 @@ def write_fates(
     if whole:
         _reconcile(connection)
     sink.write_query("events", connection, _FAILED.format(unscheduled=unscheduled))
-    sink.write_query("events", connection, _FATES.format(whole=str(whole).lower()))
+    sink.write_query(
+        "events", connection, _FATES.format(whole=str(whole).lower(), all_known=str(batches_whole).lower())
+    )
 
 
 def _reconcile(connection: duckdb.DuckDBPyConnection) -> None:
@@ -277,6 +281,8 @@ fates AS (
     UNION ALL SELECT *, 'dropped', 'zero_advantage' FROM counted WHERE may_zero
     UNION ALL SELECT *, 'dropped', 'filtered' FROM counted WHERE may_filter
     UNION ALL SELECT *, 'pending', NULL FROM counted WHERE may_pend AND (ways > 1 OR NOT {whole})
+        -- shipped, for all that is left of the batches: a trace that no rule needs to have dropped
+        OR (NOT {all_known} AND NOT shown AND form <> 'rollout')
     UNION ALL SELECT *, 'lost', 'unknown' FROM counted WHERE may_lose
     UNION ALL SELECT *, 'lost', 'rolled_back' FROM counted WHERE may_lose)
 SELECT line AS seq, kind, trajectory AS trajectory_id, grp AS group_id, attempt,

@@ -69,12 +69,19 @@ def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFact
         ]
         lives.load(connection, found, updates, settings, build, envs)
         batches = _batches(connection, found)
+        if not (log or metrics or staged.has("prime_traces")):
+            sink.diagnose(
+                "warning",
+                "no-records",
+                "There are no traces, metrics or logs, so nothing is known of what was trained; restore them.",
+                opens="training",
+            )
         steps, lost = write_steps(sink, found, build, batches, updates, settings)
         _write_updates(sink, updates)
         _write_numbers(staged, sink, found)
         # A shipped trace without a record of its arrival: files of `all` are gone.
         missing = bool(connection.sql("SELECT 1 FROM main WHERE shipped AND arrived_in IS NULL LIMIT 1").fetchall())
-        _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs, lost or missing)
+        _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs, lost, missing)
         _note_untrainable(connection, sink)
         known = Known(
             settings, build, stories, steps, _attempts(found, steps), staged.has("prime_traces"), bool(metrics), missing
@@ -187,6 +194,7 @@ def _write_lives_and_fates(
     batches: dict[int, Batch],
     envs: Sequence[str | None],
     lost: bool,
+    missing: bool,
 ) -> None:
     watches = []
     for story in stories:
@@ -215,8 +223,11 @@ def _write_lives_and_fates(
     unscheduled = _unscheduled(connection, stories, settings, envs)
     condition = "(trajectory IN (SELECT trajectory FROM unscheduled))"
     lives.write_lives(connection, sink, settings, build, condition)
-    whole = not lost and not connection.sql("SELECT 1 FROM prime_damage LIMIT 1").fetchall()
-    fates.write_fates(connection, sink, settings, build, whole=whole, unscheduled=condition)
+    damaged = bool(connection.sql("SELECT 1 FROM prime_damage LIMIT 1").fetchall())
+    whole = not (lost or missing or damaged)
+    fates.write_fates(
+        connection, sink, settings, build, whole=whole, batches_whole=not (lost or damaged), unscheduled=condition
+    )
     _write_cancelled(connection, sink, [*(one for story in stories for one in story.cancelled), *unscheduled], build)
 
 

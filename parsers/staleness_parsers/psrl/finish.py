@@ -19,6 +19,8 @@ from staleness_parsers.psrl.lives import Life, Teller
 from staleness_parsers.psrl.settings import Settings
 
 Row = Mapping[str, Any]
+_MOST_STEPS = 1_000_000
+"""Steps that are filled in between those with records: a damaged number must not ask for more."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,12 @@ class Story:
     def current(self, step: int) -> bool:
         """Whether the logs are of the launch that trained the step."""
         return step >= self.first and not self.doubtful(step)
+
+    @property
+    def pushed(self) -> int:
+        """Newest version that anything was pushed or pinned to: as many steps at least are complete."""
+        tags = (call.tag for request in self.requests.values() for calls in request.attempts for call in calls)
+        return max([0, *tags, *self.book.pushes])
 
     def train_versions(self, step: int) -> tuple[int, int]:
         """Version that a step starts from; during a critic's warm-up no update is pushed (guide section 3)."""
@@ -151,9 +159,11 @@ def _first_step(story: Story) -> int:
 def _fill(story: Story, sink: Sink) -> None:
     """Add what the inventory knows of steps whose generations are missing or damaged."""
     book = story.book
-    last = max([*story.steps, 0])
+    inventory_only = bool(book.buffers) and not story.steps
+    first = min(book.buffers) + 1 if inventory_only else min([story.first, *story.steps])
+    last = min(max([*story.steps, story.pushed]), first + _MOST_STEPS)
     missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
-    missing |= {step for step in range(min(story.first, min(story.steps, default=1)), last) if step not in story.steps}
+    missing |= set(range(first, last + 1)) - set(story.steps)
     for step in sorted(missing | story.holes):
         known = {member.request for member in story.steps.get(step, [])}
         added = [member for member in _occupants(story, step - 1) if member.request not in known]
@@ -240,6 +250,7 @@ def _write_training(story: Story, teller: Teller, sink: Sink) -> set[int]:
 def _write_steps(story: Story, sink: Sink) -> None:
     book = story.book
     last_dump = max((step for step, members in story.steps.items() if members or step in story.holes), default=0)
+    pushed = story.pushed
     rows, sums = [], []
     for step, members in sorted(story.steps.items()):
         buffer = book.buffers.get(step - 1)
@@ -247,7 +258,7 @@ def _write_steps(story: Story, sink: Sink) -> None:
         lo, hi = story.train_versions(step)
         dumped = any(member.evidence == "recorded" for member in members)
         # The trainer goes step by step: a later one, or its push, proves that this one is complete.
-        done = dumped or step in book.pushes or step < last_dump or (story.dumped and buffer is None)
+        done = dumped or step <= pushed or step < last_dump or (story.dumped and buffer is None)
         rows.append(
             {
                 "attempt": story.attempt(step),

@@ -15,7 +15,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.config import UnreadableConfig, parse_config, read_config
+from staleness_audit.readers.config import UnreadableConfig, parse_printed, read_config
 from staleness_audit.readers.console import undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 from staleness_audit.readers.records import DamagedRecords
@@ -77,6 +77,10 @@ _MESSAGES: Final = tuple(
     )
 )
 """Each kind of message, a word it holds, and its pattern."""
+_OWN_SETTING = re.compile(
+    r"(?:async_generation_ratio|rollout_batch_size|actor_train|actor_infer|rpc_timeout|exp_name):"
+)
+_MAX_LINES: Final = 20_000
 _SETTING = re.compile(r"[A-Za-z_]\w*:(?: |$)")
 
 
@@ -117,7 +121,11 @@ def _message(text: str) -> dict[str, Any] | None:
 
 
 class _Block:
-    """The printed configuration: RLVR's YAML at the head up to an empty line, or agentic's between two headlines."""
+    """The printed configuration: RLVR's YAML at the head up to an empty line, or agentic's between two headlines.
+
+    A warning may look like a setting, so that what comes before an empty line is only believed if it has this
+    framework's keys; lines of other processes in between are left out.
+    """
 
     def __init__(self, source: str, sink: Sink) -> None:
         self.source, self.sink = source, sink
@@ -129,7 +137,7 @@ class _Block:
         if "------ merged & post-init ------" in text:
             self.state, self.kept, self.first = "agentic", [], number
         elif "====== End Config ======" in text and self.state == "agentic":
-            self.end()
+            self.end(whole=True)
         elif self.state == "agentic":
             self.kept.append(text)
         elif self.state == "head" and not self.kept:
@@ -137,23 +145,24 @@ class _Block:
                 self.state = "passed"
             elif _SETTING.match(text):
                 self.kept, self.first = [text], number
-        elif self.state == "head":
-            if logged or not text.strip():
-                self.end()
-            else:
-                self.kept.append(text)
+        elif self.state == "head" and not text.strip():
+            self.end(whole=True)
+        elif self.state == "head" and not logged and len(self.kept) < _MAX_LINES:
+            self.kept.append(text)
 
-    def end(self) -> None:
-        kept, self.kept, self.state = self.kept, [], "passed"
-        if not kept:
+    def end(self, *, whole: bool = False) -> None:
+        """Stage what was printed; ``whole``: its end was seen, so that a key it lacks has its default."""
+        kept, self.kept = self.kept, []
+        if not kept or (self.state == "head" and not any(_OWN_SETTING.match(text) for text in kept)):
             return
+        self.state = "passed"
         try:
-            config = parse_config("\n".join(kept).encode(), "yaml")
+            config = parse_printed(kept)
         except UnreadableConfig as error:
             message = f"The printed configuration cannot be read ({error}); give its keys with --assume."
             self.sink.diagnose("warning", "bad-config", message, source=self.source, line=self.first)
             return
-        settings_rows(config, self.source, self.first, self.sink, whole=True)
+        settings_rows(config, self.source, self.first, self.sink, whole=whole)
 
 
 def _metrics(text: str, source: str, line: int, sink: Sink) -> Iterator[dict[str, Any]]:

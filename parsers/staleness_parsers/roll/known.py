@@ -16,6 +16,7 @@ from staleness_parsers.roll.settings import Pushes, Settings
 from staleness_parsers.roll.timeline import Step, Timeline
 
 Row = Mapping[str, Any]
+_MOST_STEPS = 1_000_000
 Done = Mapping[tuple[int, int], bool | None]
 
 
@@ -79,11 +80,32 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     boards = _table(staged, "boards", "source", "step")
     known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, told), is_agentic, mocked)
     known.damaged = staged.has("damage")
-    seen = {step.step for step in time.steps}
-    for number in sorted((set(metrics) | set(batches) | {row["step"] for row in boards}) - seen):
-        # Known from a batch or from metrics alone.
-        time.steps.append(Step(max(time.attempts), number, _witness(known, number)))
+    _add_steps(known, _table(staged, "begun", "step", "source"))
+    if not known.time.steps:
+        message = "Nothing here tells of a training step; restore the console, spans, dumps or metrics."
+        sink.diagnose("warning", "no-records", message, opens="training")
+    elif not time.traced and not lines and known.time.steps[0].step > 0:
+        message = f"Nothing is left of the steps before {known.time.steps[0].step}, if the run did not resume there."
+        sink.diagnose("warning", "beginning-missing", message, opens="training")
     return known
+
+
+def _add_steps(known: Known, begun: Sequence[Row]) -> None:
+    """Add the steps known from a batch, metrics or a dump's name alone, and those between: no number is left out."""
+    seen = {step.step for step in known.time.steps}
+    witness = {row["step"]: row for row in [*begun, *known.boards]}
+    witness |= {step: rows[0] for step, rows in known.rows.items()}
+    witness |= {step: next(iter(named.values())) for step, named in known.metrics.items()}
+    numbers = seen | set(witness)
+    first, last = min(numbers, default=0), max(numbers, default=-1)
+    place: Row | None = None
+    # A damaged number must not ask for any number of steps.
+    for number in range(last, first - 1, -1) if last - first < _MOST_STEPS else sorted(numbers, reverse=True):
+        place = witness.get(number, place)
+        if number not in seen and place is not None:
+            known.time.steps.append(Step(max(known.time.attempts), number, place))
+    if not seen:
+        known.time.steps.sort(key=lambda step: step.step)
 
 
 def _batches(rows: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
@@ -132,12 +154,3 @@ def masked(known: Known, attempt: int, step: int) -> bool:
     if used and len(used) == len(total) and (home is None or home.attempt == attempt):
         return bool(sum(used) < sum(total))
     return known.settings.masks
-
-
-def _witness(known: Known, step: int) -> Row:
-    """Row that tells of a step without a line of its own."""
-    if step in known.metrics:
-        return next(iter(known.metrics[step].values()))
-    if step in known.rows:
-        return known.rows[step][0]
-    return next(row for row in known.boards if row["step"] == step)

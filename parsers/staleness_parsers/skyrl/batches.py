@@ -112,7 +112,7 @@ def frame_of(
     stated = settings.bound if settings.bound is not None else launch.stated_bound
     dumped = {len(groups) for groups in dumps.values()}
     if settings.groups or (len(dumped) == 1):
-        sizes: tuple[int, ...] = (settings.groups or dumped.pop(),)
+        sizes: tuple[int, ...] = (settings.groups or next(iter(dumped)),)
         bounds = (stated,) if stated is not None else _bounds(steps, top, sizes)
         return Frame(
             sizes, samples or 1, samples is not None or bool(dumped), bounds, prompt, settings.stepwise is False

@@ -20,8 +20,8 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.config import UnreadableConfig, parse_config
-from staleness_audit.readers.console import Messages, parse_dict, strip_ansi
+from staleness_audit.readers.config import UnreadableConfig, parse_printed
+from staleness_audit.readers.console import Messages, parse_dict, strip_ansi, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 MARKS: Final[dict[str, Any]] = {
@@ -67,9 +67,10 @@ HEADER: Final = re.compile(
     r"(?P<module>skyrl[\w.]*|examples[\w.]*|__main__):(?P<function>[\w<>.]*):\d+ - "
 )
 _COLOURED = re.compile(r"\x1b\[[\d;]*m\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\x1b\[0m")
-_PREFIX = re.compile(r"^\((?P<actor>[^()]*?)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)[^)]*\) ?")
 _BAR = re.compile(r"%\||\d+/\d+ \[|it/s|s/it")
 _YAML = re.compile(r"^(\s+\S.*|- .*|[\w./-]+:(\s.*)?)?$")
+_PRINTED = re.compile(r"^[{ ]?\s*('|\"|\{|\}|$)|.*\}\s*$")
+_MAX_BODY: Final = 20_000
 _ENTRY = re.compile(r"[{ ]?\s*'(?P<key>[^']+)': '?(?P<value>[-+\w.]+)'?[,}]?\s*$")
 _WANTED = re.compile(
     r"(async|trainer|timing|generate|generate_kept|generate_dropped)/.*|reward/(num_zero_variance_filtered|avg_pass_at_\d+)"
@@ -150,10 +151,9 @@ class _Reader:
         if " | " not in raw and (self.record is None or self.record["kind"] not in _COLLECTED):
             return
         for part in raw.split("\r"):
-            plain = strip_ansi(part)
-            prefix = _PREFIX.match(plain) if plain.startswith("(") else None
-            actor = f"{prefix['actor']} {prefix['pid']}" if prefix else None
-            text = plain[prefix.end() :] if prefix else plain
+            plain = undecorate(part)
+            # A record glued to a progress bar lacks the prefix that the lines after it have.
+            text, actor = plain.text, None if plain.pid is None or "%|" in part else f"{plain.actor} {plain.pid}"
             found = HEADER.search(text) if " | " in text else None
             if (
                 found
@@ -193,7 +193,6 @@ class _Reader:
             return  # the last record of a file that was cut did not happen
         self._count_launch(row)
         row["launch"] = self.launch
-        # A record glued to a progress bar lacks the prefix that the lines after it have.
         self.actor = actor or self.actor
         self.record = row
         if row["kind"] not in _COLLECTED:
@@ -213,10 +212,9 @@ class _Reader:
             return
         if actor != self.actor and actor is not None and self.actor is not None:
             return  # another process speaks in between
-        if self.record["kind"] == "config" and not _YAML.match(text):
-            self.finish_record()
-            return
-        if not _ENTRY.match(text) and _BAR.search(text):
+        if not (_YAML if self.record["kind"] == "config" else _PRINTED).match(text):
+            return  # so does one without a name
+        if len(self.body) >= _MAX_BODY or (not _ENTRY.match(text) and _BAR.search(text)):
             return
         self.body.append(text)
         self.cut = cut
@@ -232,13 +230,13 @@ class _Reader:
             return
         self.record, self.body, self.cut = None, [], False
         if record["kind"] == "config":
-            self._config(record, "\n".join(body[:-1] if cut else body))
+            self._config(record, body[:-1] if cut else body)
         else:
             self._block(record, body)
 
-    def _config(self, record: dict[str, Any], text: str) -> None:
+    def _config(self, record: dict[str, Any], lines: list[str]) -> None:
         try:
-            config = parse_config(text.encode(), "yaml")
+            config = parse_printed(lines)
         except UnreadableConfig as why:
             self.sink.diagnose(
                 "warning",

@@ -14,7 +14,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import parse_dict, strip_ansi
+from staleness_audit.readers.console import parse_dict, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 from staleness_parsers.verl import metrics
 from staleness_parsers.verl.settings import write_config
@@ -31,7 +31,6 @@ ROWS: Final = {
     "c": pl.Int64,
     "text": pl.String,
 }
-_PREFIX: Final = re.compile(r"^\((?P<actor>[^()\s]*)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=[^)]+)?\)\s?")
 _STAMP: Final = re.compile(r"\b[A-Z]+:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}):")
 _WANTED: Final = re.compile(
     "step:|warmup|ending: |heckpoint|etting global|issued|Dumped|Upsampled|Skip|FullyAsync|version|Queue|_run_prompt"
@@ -94,12 +93,10 @@ class _Reader:
         self._pids: dict[int, str] = {}
 
     def take(self, number: int, raw: str) -> None:
-        text = strip_ansi(raw)
-        prefix = _PREFIX.match(text)
-        pid = int(prefix["pid"]) if prefix else None
-        if prefix:
-            text = text[prefix.end() :]
-            self._meet(number, pid, prefix["actor"])
+        line = undecorate(raw)
+        text, pid = line.text, line.pid
+        if pid is not None:
+            self._meet(number, pid, line.actor or "")
         if text.startswith("{'"):
             self._config, self._config_at = [text], (number, pid)
             self._try_config(text)

@@ -1,5 +1,6 @@
 -- Product: step_lives
 -- Publish: yes
+-- Stage: run
 -- Grain: one row per training step of an attempt, also of steps that only a use mentions.
 -- From: steps, uses, constraints, attempts.
 -- Columns:

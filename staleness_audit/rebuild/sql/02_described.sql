@@ -1,4 +1,5 @@
 -- Product: described
+-- Stage: part
 -- Grain: one row per trajectory that the table `trajectories` describes; several rows of one id are merged.
 -- From: trajectories.
 -- Columns:

@@ -1,5 +1,6 @@
 -- Product: token_spans
 -- Kind: view
+-- Stage: part
 -- Grain: one row per span.
 -- From: spans.
 -- Columns:

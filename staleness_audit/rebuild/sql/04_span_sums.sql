@@ -1,4 +1,5 @@
 -- Product: span_sums
+-- Stage: part
 -- Grain: one row per trajectory that has spans.
 -- From: token_spans.
 -- Columns:

@@ -1,4 +1,5 @@
 -- Product: use_rows
+-- Stage: part
 -- Grain: one row per use in a step that counts or may count, per span where the log says so; no evaluation rollouts.
 -- From: uses, described, step_lives.
 -- Columns:

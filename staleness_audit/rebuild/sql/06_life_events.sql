@@ -1,4 +1,5 @@
 -- Product: life_events
+-- Stage: part
 -- Grain: one row per trajectory that lifecycle events speak of (an event of a group speaks of all its members).
 -- From: events, described.
 -- Columns:

@@ -1,4 +1,5 @@
 -- Product: strays
+-- Stage: part
 -- Grain: one row per trajectory that spans, uses or events mention and no row of `trajectories` describes.
 -- From: described, span_sums, use_rows, life_events, spans, uses, events.
 -- Columns:

@@ -1,6 +1,7 @@
 -- Product: members
 -- Publish: yes
 -- Kind: view
+-- Stage: part
 -- Grain: one row per trajectory (or anonymous class), described or only mentioned.
 -- From: described, strays.
 -- Columns:

@@ -1,4 +1,5 @@
 -- Product: token_uses
+-- Stage: part
 -- Grain: one row per span and use: the tokens of one version interval in one training step.
 -- From: use_rows, token_spans, span_sums, facts.
 -- Columns:

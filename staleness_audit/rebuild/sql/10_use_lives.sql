@@ -1,5 +1,6 @@
 -- Product: use_lives
 -- Publish: yes
+-- Stage: part
 -- Grain: one row per use: one trajectory in one training step that counts or may count.
 -- From: token_uses, use_rows.
 -- Columns:

@@ -1,4 +1,5 @@
 -- Product: distinct_tokens
+-- Stage: part
 -- Grain: one row per trajectory with at least one use that counts or may count.
 -- From: use_lives, token_uses, token_spans.
 -- Columns:

@@ -1,4 +1,5 @@
 -- Product: step_sums
+-- Stage: part
 -- Grain: one row per training step with a use: what its identified uses add up to.
 -- From: use_lives, members.
 -- Columns:

@@ -10,6 +10,7 @@ from staleness_audit.report.html.page import assemble_tables
 from staleness_audit.report.terminal.comparison import (
     LEGEND,
     MARKS,
+    apart,
     caveat_words,
     figure_words,
     letters,
@@ -28,8 +29,9 @@ def render_comparison_page(comparison: Data, base: Path) -> str:
     """Return the page of a comparison (``check.compare``); the template escapes what logs hold."""
     words = Words()
     called = letters(len(comparison["runs"]))
-    paths = names(comparison, base)
+    shared, paths = apart(names(comparison, base))
     context = {
+        "shared": words.plain(shared),
         "runs": [
             {
                 "name": name,

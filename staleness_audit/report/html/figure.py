@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from staleness_audit.report.terminal.words import Glyphs, Words, step_number, step_words
+from staleness_audit.report.terminal.words import Words, reach, step_number, step_words
 
-WORDS = Words(Glyphs(to="–"))
+WORDS = Words()
 """How this page speaks: ``3–5``, ``≥ 3``."""
 
 VERSION_COLOURS = 6
@@ -85,7 +85,7 @@ class Missing:
     why: str
 
 
-_AXIS: dict[str, Any] = {
+AXIS: dict[str, Any] = {
     "gridcolor": "var(--grid)",
     "linecolor": "var(--line)",
     "zeroline": False,
@@ -94,6 +94,7 @@ _AXIS: dict[str, Any] = {
     "title": {"font": {"size": 12}, "standoff": 8},
     "fixedrange": True,
 }
+"""How every axis looks; a figure with more than three lays it under those it adds."""
 _LAYOUT: dict[str, Any] = {
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
@@ -113,9 +114,9 @@ _LAYOUT: dict[str, Any] = {
         "font": {"size": 12},
         "traceorder": "normal",
     },
-    "xaxis": _AXIS,
-    "yaxis": _AXIS,
-    "yaxis2": _AXIS,
+    "xaxis": AXIS,
+    "yaxis": AXIS,
+    "yaxis2": AXIS,
     "bargap": 0.15,
     "hovermode": "closest",
     "separators": ".,",
@@ -172,8 +173,8 @@ class StepNames:
 
         A listed violation may have taken place in any of several steps.
         """
-        end = "" if last is None or last["step"] == row["step"] else f"{WORDS.glyphs.to}{last['step']}"
-        return f"{step_number(row, WORDS.glyphs)}{end}{self._attempt(row)}"
+        reached = step_number(row) if last is None or last["step"] == row["step"] else last["step"]
+        return f"{reach(step_number(row), reached)}{self._attempt(row)}"
 
     def in_words(self, row: Mapping[str, Any]) -> str:
         """``step 8``, ``some step from 5 to 8 (attempt 1)``: where a listed violation took place."""

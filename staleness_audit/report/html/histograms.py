@@ -12,6 +12,11 @@ from staleness_audit.report.terminal.histogram import Bin, bins
 from staleness_audit.report.terminal.words import is_exact, percent
 
 Data = Mapping[str, Any]
+Side = tuple[str, str, str]
+"""A colour, what is certain in it, and what is possible in it."""
+WITHIN: Side = ("var(--within)", "within the bound", "possibly within the bound")
+BEYOND: Side = ("var(--beyond)", "beyond the bound", "possibly beyond the bound")
+KNOWN: Side = ("var(--within)", "certain", "possible")
 
 
 def histogram_figure(data: Data, unit: str) -> Figure | Missing:
@@ -26,14 +31,14 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
     whole = total["lo"] if is_exact(total) else None
     rows = [
         cells(
-            each.label().replace("..", WORDS.glyphs.to),
+            each.label(WORDS.glyphs),
             WORDS.interval(_count(each)),
             percent(each.low / whole) if whole and each.low == each.high else "",
         )
         for each in found
     ]
     beyond = [each for each in found if bound is not None and each.first > bound]
-    alt = f"Bars for {len(found)} classes of staleness from {found[0].first} to {found[-1].label()}."
+    alt = f"Bars for {len(found)} classes of staleness from {found[0].first} to {found[-1].label(WORDS.glyphs)}."
     if bound is not None:
         alt += f" {sum(each.low for each in beyond):,} {unit} are certainly beyond the bound of {bound}."
     return Figure(
@@ -42,7 +47,7 @@ def histogram_figure(data: Data, unit: str) -> Figure | Missing:
         alt=alt,
         caption=_bars_caption(found)
         + ("" if unit == "tokens" else " A trajectory counts once, by its most stale trained token."),
-        traces=_bars(found, bound),
+        traces=_named_once(_bars(found, bound, (WITHIN, BEYOND) if bound is not None else (KNOWN,))),
         layout={
             "xaxis": axis("staleness (versions)", type="category"),
             "yaxis": axis(unit, rangemode="tozero"),
@@ -72,8 +77,11 @@ def _gapless(some: Sequence[Bin], bound: int | None) -> list[Bin]:
 
 
 def _bars_caption(found: Sequence[Bin]) -> str:
-    vague = any(each.high is None or each.high > each.low for each in found)
-    return "Solid: certain. Hatched: possible besides." if vague else "Every count is exact."
+    hatched = any(each.high is not None and each.high > each.low for each in found)
+    words = "Solid: certain." + " Hatched: possible besides." * hatched
+    if any(each.high is None for each in found):
+        return words + " Triangle: there may be any number more, here or further to the right."
+    return words if hatched else "Every count is exact."
 
 
 def _count(each: Bin) -> dict[str, int | None]:
@@ -83,17 +91,16 @@ def _count(each: Bin) -> dict[str, int | None]:
 def _bars(
     found: Sequence[Bin],
     bound: int | None,
-    colours: tuple[str, str] = ("var(--within)", "var(--beyond)"),
-    names: tuple[str, str] = ("within the bound", "beyond the bound"),
+    sides: Sequence[Side] = (WITHIN, BEYOND),
+    **more_of_all: Any,
 ) -> list[dict[str, Any]]:
     """Bars of what is certain and, on top, of what is possible; one pair of traces per side of the bound."""
     traces: list[dict[str, Any]] = []
-    for side, colour in enumerate(colours):
+    for side, (colour, certain, possible) in enumerate(sides):
         members = [each for each in found if (bound is not None and each.first > bound) == bool(side)]
         if not members:
             continue
-        name = "trained" if bound is None else names[side]
-        labels = [each.label().replace("..", WORDS.glyphs.to) for each in members]
+        labels = [each.label(WORDS.glyphs) for each in members]
         hover = [f"{text}: {WORDS.interval(_count(each))}" for text, each in zip(labels, members, strict=True)]
         base = {
             "type": "bar",
@@ -101,8 +108,9 @@ def _bars(
             "text": hover,
             "textposition": "none",
             "hovertemplate": "staleness %{text}<extra></extra>",
+            **more_of_all,
         }
-        traces.append({**base, "y": [each.low for each in members], "name": name, "marker": {"color": colour}})
+        traces.append({**base, "y": [each.low for each in members], "name": certain, "marker": {"color": colour}})
         more = [0 if each.high is None else each.high - each.low for each in members]
         if any(more):
             hatch = {"shape": "/", "fgcolor": colour, "bgcolor": "rgba(0,0,0,0)", "size": 6, "solidity": 0.35}
@@ -110,7 +118,7 @@ def _bars(
                 {
                     **base,
                     "y": more,
-                    "name": f"possibly {name}",
+                    "name": possible,
                     "marker": {"color": "rgba(0,0,0,0)", "pattern": hatch, "line": {"width": 1, "color": colour}},
                 }
             )
@@ -126,13 +134,16 @@ def _bars(
                     "name": "no upper end known",
                     "hoverinfo": "skip",
                     "marker": {"symbol": "triangle-up-open", "size": 11, "color": "var(--muted)", "line": {"width": 2}},
+                    **more_of_all,
                 }
             )
-    # One entry in the legend is enough for what both sides share.
-    titles = [trace["name"] for trace in traces]
-    for index, trace in enumerate(traces):
-        trace["showlegend"] = titles[index] not in titles[:index]
     return traces
+
+
+def _named_once(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry in the legend is enough for what several share."""
+    titles = [trace["name"] for trace in traces]
+    return [{**trace, "showlegend": trace["name"] not in titles[:index]} for index, trace in enumerate(traces)]
 
 
 def _between(found: Sequence[Bin], bound: int | None) -> list[dict[str, Any]]:
@@ -172,20 +183,7 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         "flight": ("in flight", "while the trajectory was still being generated", "var(--flight)"),
         "queue": ("in the queue", "from its last token until it was trained", "var(--queue)"),
     }
-    total = data["tokens"]["trained"]
-    lost = any(item["opens"] == "training" for item in data["diagnostics"]["items"])
-    counted = {}
-    for part in parts:
-        classes = [
-            Class(
-                max(row[f"{part}_lo"] or 0, 0),
-                row[f"{part}_hi"] if row[f"{part}_hi"] is None else max(row[f"{part}_hi"], 0),
-                row["tokens_lo"] if row["certain"] else 0,
-                row["tokens_hi"],
-            )
-            for row in flights
-        ]
-        counted[part] = _gapless(bins(histogram(classes, "tokens", lost), "tokens", None, total), None)
+    counted = _counted(data, {part: _classes(flights, part) for part in parts})
     if not any(each.low for group in counted.values() for each in group):
         return Missing(
             title,
@@ -194,13 +192,8 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
     traces: list[dict[str, Any]] = []
     rows = []
     for part, (name, _, colour) in parts.items():
-        for trace in _bars(counted[part], None, (colour, colour)):
-            word = {"trained": name, "possibly trained": f"possibly {name}"}.get(trace["name"], trace["name"])
-            traces.append({**trace, "name": word, "offsetgroup": part})
-        rows += [
-            cells(name, each.label().replace("..", WORDS.glyphs.to), WORDS.interval(_count(each)))
-            for each in counted[part]
-        ]
+        traces += _bars(counted[part], None, ((colour, name, f"possibly {name}"),), offsetgroup=part)
+        rows += [cells(name, each.label(WORDS.glyphs), WORDS.interval(_count(each))) for each in counted[part]]
     means = {part: WORDS.interval(data["staleness"][f"in_{part}_mean"]) for part in parts}
     alt = f"On average {means['flight']} versions passed in flight and {means['queue']} in the queue."
     return Figure(
@@ -213,20 +206,42 @@ def parts_figure(data: Data, flights: Rows) -> Figure | Missing:
         + parts["queue"][1]
         + ". Cancelling long generations helps against the first, a shorter queue against the second. "
         + _bars_caption(counted["flight"] + counted["queue"]),
-        traces=traces,
+        traces=_named_once(traces),
         layout={
-            "xaxis": axis(
-                "versions that passed", type="category", categoryorder="array", categoryarray=_labels(counted)
-            ),
+            "xaxis": axis("versions that passed", type="category"),
             "yaxis": axis("tokens", rangemode="tozero"),
             "barmode": "stack",
+            "scattermode": "group",  # marks stand above their own bar
         },
         table=Table("staleness-parts-numbers", title, columns("part", "versions#", "tokens#"), tuple(rows)),
         height=280,
     )
 
 
-def _labels(counted: Mapping[str, Sequence[Bin]]) -> list[str]:
-    """Labels of both histograms, in order of their numbers."""
-    found = sorted({(each.first, each.last is None, each.label()) for group in counted.values() for each in group})
-    return [text.replace("..", WORDS.glyphs.to) for _, _, text in found]
+def _classes(flights: Rows, part: str) -> list[Class]:
+    """Tokens by how many versions passed in one of the two parts."""
+    return [
+        Class(
+            max(row[f"{part}_lo"] or 0, 0),
+            row[f"{part}_hi"] if row[f"{part}_hi"] is None else max(row[f"{part}_hi"], 0),
+            row["tokens_lo"] if row["certain"] else 0,
+            row["tokens_hi"],
+        )
+        for row in flights
+    ]
+
+
+def _counted(data: Data, classes: Mapping[str, Sequence[Class]]) -> dict[str, list[Bin]]:
+    """Bins of each part over one axis: both are cut alike, and each has a bin wherever the other has one."""
+    lost = any(item["opens"] == "training" for item in data["diagnostics"]["items"])
+    top = int(max((end or 0 for each in classes.values() for item in each for end in (item.lo, item.hi)), default=0))
+    found = {
+        part: bins(histogram(each, "tokens", lost, upto=top), "tokens", None, data["tokens"]["trained"], upto=top)
+        for part, each in classes.items()
+    }
+    cuts = {(each.first, each.last) for group in found.values() for each in group}
+    empty = _gapless([Bin(first, last, 0, 0) for first, last in sorted(cuts, key=lambda cut: cut[0])], None)
+    return {
+        part: [next((each for each in group if each.first == gap.first), gap) for gap in empty]
+        for part, group in found.items()
+    }

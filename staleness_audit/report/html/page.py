@@ -21,12 +21,13 @@ from staleness_audit import __version__
 from staleness_audit.report.html.figure import Figure
 
 
-def assemble(context: Mapping[str, Any], figures: list[Figure]) -> str:
+def assemble(context: Mapping[str, Any], figures: list[Figure], template: str = "report.html.j2") -> str:
     """Fill the page.
 
     Args:
         context: what the templates show; strings are escaped by them.
         figures: those among them that the page's script draws.
+        template: the page's own part, which extends ``page.html.j2``.
     """
     scripts = {name: _asset(f"{name}.js") for name in ("theme", "report")} | {"plotly": _plotly()}
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in scripts.values())
@@ -34,12 +35,10 @@ def assemble(context: Mapping[str, Any], figures: list[Figure]) -> str:
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    template = _environment().get_template("report.html.j2")
-    return template.render(
-        **context,
-        version=__version__,
-        policy=policy,
-        css=Markup(_asset("report.css")),  # noqa: S704 - our own file
+    return _render(
+        template,
+        context,
+        policy,
         scripts={name: Markup(text) for name, text in scripts.items()},  # noqa: S704 - our own files and Plotly's
         island=island({figure.id: figure.spec() for figure in figures}),
     )
@@ -47,16 +46,14 @@ def assemble(context: Mapping[str, Any], figures: list[Figure]) -> str:
 
 def assemble_tables(template: str, context: Mapping[str, Any]) -> str:
     """Fill a page that has no figures, and so no scripts: its policy allows none."""
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            **context,
-            version=__version__,
-            policy="default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'",
-            css=Markup(_asset("report.css")),  # noqa: S704 - our own file
-        )
-    )
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return _render(template, context, policy)
+
+
+def _render(template: str, context: Mapping[str, Any], policy: str, **more: Any) -> str:
+    css = Markup(_asset("report.css"))  # noqa: S704 - our own file
+    filled = _environment().get_template(template)
+    return filled.render(**context, version=__version__, policy=policy, css=css, **more)
 
 
 def island(value: object) -> Markup:

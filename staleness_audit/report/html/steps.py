@@ -68,11 +68,7 @@ def steps_figure(data: Data, extremes: Rows, anchors: Anchors) -> Figure | Missi
         caption="Staleness of a token: how many policy versions older it is than the weights that train on it. Line: "
         "the largest of each step that is certain; light area: from the least to the largest that is possible; "
         f"narrow area: the mean.{several}"
-        + (
-            " Click a marked violation to read its story."
-            if bound is not None and any(row["mark"] for row in joined)
-            else ""
-        )
+        + (" Click a marked violation to read its story." if any(row["mark"] and row["href"] for row in joined) else "")
         + _unplaced(data),
         traces=_step_traces(joined),
         layout=layout,

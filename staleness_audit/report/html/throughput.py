@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
 
 from staleness_audit.report.html.bars import Clock
 from staleness_audit.report.html.figure import (
+    Cell,
     Figure,
     Missing,
     StepNames,
@@ -116,44 +117,85 @@ def _rates(data: Data, times: Mapping[str, Any], rates: Rows, middles: list[floa
             for key, heights in values.items():
                 heights[row["bin"]] = row[key] * 1e6 / width
     traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "line": {"shape": "hvh", "width": 2, "color": colour, "dash": "dot" if key == "in_bound" else "solid"},
-            "x": rounded(middles),
-            "y": rounded(values[key]),
-            "name": name,
-            "hovertemplate": f"%{{y:,.4~g}} tokens per second {name}<extra></extra>",
-        }
+        _line(
+            middles,
+            values[key],
+            name,
+            colour,
+            f"%{{y:,.4~g}} tokens per second {name}",
+            shape="hvh",
+            dash="dot" if key == "in_bound" else "solid",
+        )
         for key, name, colour in series
     ]
-    seconds = duration(width / 1e6)
-    rows = [
+    return _over_time(
+        "rates",
+        title,
+        "tokens per second",
+        clock,
+        traces,
+        _averaged(middles, list(values.values())),
+        [name for _, name, _ in series],
+        alt="On average over the run: " + (_averages(data) or "not known") + ".",
+        caption=f"Averages over {duration(width / 1e6)}. Tokens count as generated when their run of one version "
+        "ended; those of a training step are spread over the time since the step before it ended. " + " ".join(notes),
+    )
+
+
+def _line(
+    x: Sequence[float], y: Sequence[float], name: str, colour: str, hover: str, *, mode: str = "lines", **line: Any
+) -> dict[str, Any]:
+    """One quantity over time."""
+    return {
+        "type": "scatter",
+        "mode": mode,
+        "line": {"width": 2, "color": colour, **line},
+        "marker": {"size": 5, "color": colour},
+        "x": rounded(x),
+        "y": rounded(y, 4),
+        "name": name,
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
+def _averaged(middles: Sequence[float], values: Sequence[Sequence[float]], digits: int = 2) -> list[tuple[Cell, ...]]:
+    """Rows of the table below a figure: the time, and the mean of each quantity over the bins that a row joins."""
+    return [
         cells(
             number(round(middles[run.start], 2)),
-            *(number(round(sum(values[key][index] for index in run) / len(run), 2)) for key in values),
+            *(number(round(sum(each[index] for index in run) / len(run), digits)) for each in values),
         )
         for run in thinned(len(middles), LISTED)
     ]
+
+
+def _over_time(
+    name: str,
+    title: str,
+    quantity: str,
+    clock: Clock,
+    traces: list[dict[str, Any]],
+    rows: list[tuple[Cell, ...]],
+    heads: list[str],
+    *,
+    alt: str,
+    caption: str,
+) -> Figure:
+    """Return a figure of quantities over time, with its numbers."""
+    heading = columns(f"{clock.unit}#", *(f"{head}#" for head in heads))
     return Figure(
-        id="throughput-rates",
+        id=f"throughput-{name}",
         title=title,
-        alt="On average over the run: " + (_averages(data) or "not known") + ".",
-        caption=f"Averages over {seconds}. Tokens count as generated when their run of one version ended; those of a "
-        "training step are spread over the time since the step before it ended. " + " ".join(notes),
+        alt=alt,
+        caption=caption,
         traces=traces,
         layout={
             "xaxis": axis(f"{clock.unit} since the first entry"),
-            "yaxis": axis("tokens per second", rangemode="tozero"),
+            "yaxis": axis(quantity, rangemode="tozero"),
             "hovermode": "x unified",
             "showlegend": True,
         },
-        table=Table(
-            "throughput-rates-numbers",
-            title,
-            columns(f"{clock.unit}#", *(f"{name}#" for _, name, _ in series)),
-            tuple(rows),
-        ),
+        table=Table(f"throughput-{name}-numbers", title, heading, tuple(rows)),
         height=280,
     )
 
@@ -223,7 +265,8 @@ def trainer_figure(data: Data) -> Item:
         alt="The trainer was " + (" and ".join(shares) or "timed in some steps") + ".",
         caption=("Seconds per step" + (f", averages over up to {len(runs[0])} steps" if len(runs[0]) > 1 else "") + ".")
         + (f" The logs don't say {' nor '.join(missing)}." if missing else "")
-        + _gaps(timed),
+        + _gaps(rows)
+        + _coarse(timed),
         traces=traces,
         layout={
             "barmode": "stack",
@@ -248,6 +291,13 @@ def _gaps(rows: list[Mapping[str, Any]]) -> str:
     return "".join(found)
 
 
+def _coarse(rows: list[Mapping[str, Any]]) -> str:
+    """Say so if steps seem to take no time at all because the clock of the logs only counts seconds."""
+    found = [row["duration_s"] for row in rows if row["duration_s"] is not None]
+    whole = all(float(value).is_integer() for value in found)
+    return " The logs count whole seconds only, so a short step may seem to take none." if whole and 0 in found else ""
+
+
 def _mean(values: list[float | None]) -> float | None:
     found = [value for value in values if value is not None]
     return sum(found) / len(found) if found else None
@@ -269,52 +319,23 @@ def _occupancy(times: Mapping[str, Any], rows: Rows, middles: list[float], clock
         else f" Only the {times['timed_lives']:,} of {times['lives']:,} trajectories with times are counted."
     )
     queued = any(value for _, value in averages)
-    names = [("being generated", 0, "var(--flight)")] + [("waiting in the queue", 1, "var(--queue)")] * queued
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "line": {"shape": "hvh", "width": 2, "color": colour},
-            "x": rounded(middles),
-            "y": rounded([max(pair[which], 0) for pair in averages], 4),
-            "name": name,
-            "hovertemplate": f"%{{y:,.4~g}} {name}<extra></extra>",
-        }
-        for name, which, colour in names
-    ]
-    listed = [
-        cells(
-            number(round(middles[run.start], 2)),
-            *(number(round(sum(averages[index][which] for index in run) / len(run), 1)) for _, which, _ in names),
-        )
-        for run in thinned(len(middles), LISTED)
-    ]
-    return Figure(
-        id="throughput-occupancy",
-        title=title,
-        alt=f"At most {number(round(max(pair[0] for pair in averages), 1))} trajectories were being generated at a time"
-        + (
-            f" and {number(round(max(pair[1] for pair in averages), 1))} waiting in the queue."
-            if queued
-            else "; none is logged as waiting."
-        ),
+    flights, queues = [max(pair[0], 0) for pair in averages], [max(pair[1], 0) for pair in averages]
+    shown = [("being generated", flights, "var(--flight)")] + [
+        ("waiting in the queue", queues, "var(--queue)")
+    ] * queued
+    return _over_time(
+        "occupancy",
+        title,
+        "trajectories",
+        clock,
+        [_line(middles, level, name, colour, f"%{{y:,.4~g}} {name}", shape="hvh") for name, level, colour in shown],
+        _averaged(middles, [level for _, level, _ in shown], 1),
+        [name for name, _, _ in shown],
+        alt=f"At most {number(round(max(flights), 1))} trajectories were being generated at a time"
+        + (f" and {number(round(max(queues), 1))} waiting in the queue." if queued else "; none is logged as waiting."),
         caption="Trajectories, averaged over each bin of time."
         + partly
         + ("" if queued else " No time in the queue is logged."),
-        traces=traces,
-        layout={
-            "xaxis": axis(f"{clock.unit} since the first entry"),
-            "yaxis": axis("trajectories", rangemode="tozero"),
-            "hovermode": "x unified",
-            "showlegend": True,
-        },
-        table=Table(
-            "throughput-occupancy-numbers",
-            title,
-            columns(f"{clock.unit}#", *(f"{name}#" for name, _, _ in names)),
-            tuple(listed),
-        ),
-        height=280,
     )
 
 
@@ -325,7 +346,7 @@ def _queue_age(times: Mapping[str, Any], rows: Rows, middles: list[float], clock
         return Missing(
             title, "The logs don't say both when trajectories were queued and when they were taken for training."
         )
-    x = rounded([middles[row["bin"]] for row in aged])
+    x = [middles[row["bin"]] for row in aged]
     names = (
         ("age_median", "half waited at most", "var(--queue)"),
         ("age_p90", "90% waited at most", "var(--within)"),
@@ -333,44 +354,25 @@ def _queue_age(times: Mapping[str, Any], rows: Rows, middles: list[float], clock
     )
     seconds = {key: [(row[key] or 0) / 1e6 for row in aged] for key, _, _ in names}
     traces = [
-        {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "line": {"width": 1.5, "color": colour},
-            "marker": {"size": 5, "color": colour},
-            "x": x,
-            "y": rounded(seconds[key]),
-            "name": name,
-            "hovertemplate": f"{name} %{{y:,.4~g}} s<extra></extra>",
-        }
+        _line(x, seconds[key], name, colour, f"{name} %{{y:,.4~g}} s", mode="lines+markers")
         for key, name, colour in names
     ]
     listed = [
         cells(
-            number(round(middles[aged[run.start]["bin"]], 2)),
+            number(round(x[run.start], 2)),
             f"{aged[run.start]['left_queue']:,}",
             *(duration(seconds[key][run.start]) for key, _, _ in names),
         )
         for run in thinned(len(aged), LISTED)
     ]
-    longest = max(seconds["age_max"])
-    return Figure(
-        id="throughput-age",
-        title=title,
-        alt=f"The longest wait in the queue was {duration(longest)}.",
+    return _over_time(
+        "age",
+        title,
+        "seconds",
+        clock,
+        traces,
+        listed,
+        ["taken", *(name for _, name, _ in names)],
+        alt=f"The longest wait in the queue was {duration(max(seconds['age_max']))}.",
         caption="How long trajectories had waited when they were taken for training, by the time of that.",
-        traces=traces,
-        layout={
-            "xaxis": axis(f"{clock.unit} since the first entry"),
-            "yaxis": axis("seconds", rangemode="tozero"),
-            "hovermode": "x unified",
-            "showlegend": True,
-        },
-        table=Table(
-            "throughput-age-numbers",
-            title,
-            columns(f"{clock.unit}#", "taken#", *(f"{name}#" for _, name, _ in names)),
-            tuple(listed),
-        ),
-        height=280,
     )

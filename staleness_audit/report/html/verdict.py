@@ -39,6 +39,7 @@ class Verdict:
     tone: str
     mark: str
     title: str
+    name: str
     sentence: str
     tiles: tuple[Tile, ...]
     coverage: tuple[tuple[str, float, str], ...]
@@ -66,6 +67,7 @@ def verdict(data: Data) -> Verdict:
         tone=data["verdict"],
         mark=MARKS[data["verdict"]],
         title=TITLES[data["verdict"]],
+        name=WORDS.plain(f"{data['run']['framework']} {WORDS.glyphs.dot} {data['run']['path']}"),
         sentence=why(data, WORDS),
         tiles=_tiles(data),
         coverage=segments,

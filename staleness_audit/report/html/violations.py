@@ -19,7 +19,6 @@ from staleness_audit.report.terminal.story import (
     place_of,
     seconds_since,
     subtraction,
-    version_name,
     what_happened,
     worst_use,
 )
@@ -117,7 +116,7 @@ def worst_table(data: Data) -> Table | None:
             "oldest tokens logged at",
         ),
         tuple(rows),
-        note=listed + " List more with --worst N.",
+        note=listed + " List more with --worst\N{NO-BREAK SPACE}N.",
         filterable=True,
         choices=tuple(
             kind for kind in ("proven", "possible") if any(row["proven"] == (kind == "proven") for row in worst)
@@ -220,7 +219,7 @@ def _log(story: Story, anchor: str) -> Table | None:
     rows = [
         cells(
             seconds_since(entry.ts, begin),
-            "" if entry.version is None else version_name(entry.version, WORDS),
+            "" if entry.version is None else WORDS.version(entry.version),
             what_happened(entry, WORDS).plain,
             Cell(place_of(entry, WORDS), None, "place mono"),
         )

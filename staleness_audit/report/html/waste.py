@@ -20,7 +20,7 @@ from staleness_audit.report.html.figure import (
 )
 from staleness_audit.report.html.queries import Rows
 from staleness_audit.report.terminal.cost import REASONS
-from staleness_audit.report.terminal.words import is_exact, is_zero, number, percent, percent_interval
+from staleness_audit.report.terminal.words import is_exact, is_zero, number, percent, percent_interval, reach
 
 Data = Mapping[str, Any]
 
@@ -304,10 +304,7 @@ def lengths_figure(data: Data, lengths: Rows) -> Figure | Missing:
     title = "Length bias: finished against trained"
     if len(lengths) < 2:
         return Missing(title, "The logs don't show the exact lengths of enough finished trajectories.")
-    names = [
-        f"{row['first']:,}" if row["first"] == row["last"] else f"{row['first']:,}{WORDS.glyphs.to}{row['last']:,}"
-        for row in lengths
-    ]
+    names = [reach(number(row["first"]), number(row["last"])) for row in lengths]
     middles = [(row["first"] + row["last"]) / 2 for row in lengths]
     width = lengths[0]["last"] - lengths[0]["first"] + 1
     finished, trained = sum(row["finished"] for row in lengths), sum(row["trained"] for row in lengths)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from staleness_audit.check.reported import CANONICAL
+from staleness_audit.report.terminal.comparison import apart
 from staleness_audit.report.terminal.conditions import condition_lines
 from staleness_audit.report.terminal.cost import show_throughput, show_waste
 from staleness_audit.report.terminal.histogram import bins, show_histogram, sparkline
@@ -51,11 +51,12 @@ def render_summary(documents: Sequence[Data], console: Console) -> None:
     """Show several audits side by side, one line each."""
     page = Page(console)
     page.section("Summary")
-    paths = [str(data["run"]["path"]) for data in documents]
-    shared = os.path.commonpath(paths) if len(set(paths)) > 1 and all(map(os.path.isabs, paths)) else ""
+    shared, paths = apart([str(data["run"]["path"]) for data in documents])
+    if shared:
+        page.print(Text(f"in {page.plain(shared)}", "dim"), 2)
     rows = [
         (
-            shorten(page.plain(os.path.relpath(path, shared) if shared else path), 40, page.glyphs),
+            shorten(page.plain(path), 60, page.glyphs),
             page.plain(data["run"]["framework"], 20),
             Text(NAMES[data["verdict"]], STYLES[data["verdict"]].rpartition(" ")[2]),
             "none" if data["bound"]["value"] is None else str(data["bound"]["value"]),
@@ -350,6 +351,5 @@ def _hints(data: Data, page: Page) -> None:
         return
     page.section("What the logs could not tell, and what to switch on")
     for hint in hints:
-        line = Text(page.plain(hint["missing"], 600))
-        line.append(f"\n  {page.glyphs.more} {page.plain(hint['remedy'], 600)}", "cyan")
-        page.print(line, 2)
+        page.print(Text(page.plain(hint["missing"], 600)), 2)
+        page.items([(page.glyphs.more, Text(page.plain(hint["remedy"], 600), "cyan"))], 4)

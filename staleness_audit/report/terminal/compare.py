@@ -13,6 +13,7 @@ from staleness_audit.report.terminal.comparison import (
     ASCII_MARKS,
     LEGEND,
     MARKS,
+    apart,
     caveat_words,
     figure_words,
     letters,
@@ -38,10 +39,9 @@ def render_comparison(comparison: Data, base: Path, console: Console) -> None:
     _runs(comparison, called, base, page)
     if comparison["caveats"]:
         page.print()
-        for caveat in comparison["caveats"]:
-            page.print(Text(caveat_words(caveat, called), "yellow"), 2)
+        page.items((page.glyphs.dot, Text(caveat_words(caveat, called), "yellow")) for caveat in comparison["caveats"])
     marks = ASCII_MARKS if page.glyphs is ASCII else MARKS
-    each = max((page.width - TITLE) // COLUMN - 1, 1)
+    each = max((page.table_width - TITLE) // COLUMN - 1, 1)
     others = list(range(1, len(called)))
     for start in range(0, len(others), each):
         _figures(comparison, [0, *others[start : start + each]], called, marks, page)
@@ -51,19 +51,22 @@ def render_comparison(comparison: Data, base: Path, console: Console) -> None:
 
 def _runs(comparison: Data, called: Sequence[str], base: Path, page: Page) -> None:
     page.section("Runs compared")
+    shared, paths = apart(names(comparison, base))
+    if shared:
+        page.print(Text(f"in {page.plain(shared)}", "dim"), 2)
     page.print()
     rows = [
         (
             Text(name, "bold"),
-            shorten(page.plain(path), 44, page.glyphs),
+            shorten(page.plain(path), 60, page.glyphs),
             page.plain(run["framework"], 20),
             Text(NAMES[run["verdict"]], STYLES[run["verdict"]].rpartition(" ")[2]),
             "none" if run["bound"] is None else str(run["bound"]),
             page.plain(run["unit"], 30),
         )
-        for name, path, run in zip(called, names(comparison, base), comparison["runs"], strict=True)
+        for name, path, run in zip(called, paths, comparison["runs"], strict=True)
     ]
-    page.table(("", "run", "framework", ("verdict", "keep"), ("bound", "right"), "a version counts"), rows)
+    page.table(("", "run", "framework", ("verdict", "keep"), ("bound", "right"), "versions count"), rows)
 
 
 def _figures(

@@ -51,6 +51,19 @@ def names(comparison: Data, base: Path) -> list[str]:
     return [os.fspath(path.relative_to(base)) if path.is_relative_to(base) else os.fspath(path) for path in paths]
 
 
+def apart(paths: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the folder that all paths share (empty if none) and each path from there on: what tells them apart.
+
+    A last folder that all have (``run``) says nothing either, but is left as it is what one would type.
+    """
+    if len(set(paths)) < 2 or len({Path(path).is_absolute() for path in paths}) > 1:
+        return "", list(paths)
+    shared = os.path.commonpath(paths)
+    if shared in ("", os.sep) or shared in paths:
+        return "", list(paths)
+    return shared, [os.path.relpath(path, shared) for path in paths]
+
+
 def value_words(value: Any, kind: str, words: Words) -> str:
     """One value in the words of its kind; empty if nothing is known."""
     if value is None:

@@ -92,9 +92,10 @@ def _ratio(ratio: Mapping[str, Any], page: Page) -> str:
 def _doomed(doomed: Mapping[str, Any] | None, page: Page) -> str:
     if doomed is None or is_zero(doomed) or page.interval(doomed) == "unknown":
         return ""
+    one = doomed["lo"] == doomed["hi"] == 1
     return (
-        f"{page.count(doomed, 'token')} sampled when their trajectory was already beyond the bound; "
-        "cancelling in flight would have saved them"
+        f"{page.count(doomed, 'token')} sampled when {'its' if one else 'their'} trajectory was already beyond the "
+        f"bound; cancelling in flight would have saved {'it' if one else 'them'}"
     )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from staleness_audit.parser import Mode, Parser
@@ -22,24 +24,35 @@ def render_frameworks(parsers: Mapping[str, Parser], console: Console) -> None:
         _card(*next(iter(parsers.items())), page)
         return
     page.section("Supported log formats, their control modes, and what these guarantee")
+    names, strict, limit, gap = max(map(len, parsers)) + 2, 9, 30, 2
+    modes = page.width - 4 - strict - limit - 2 * gap
+    columns = list(zip(("mode", "strict", "largest staleness"), (modes, strict, limit), strict=True))
     page.print()
-    rows: list[tuple[str | Text, ...]] = []
+    page.print(_row([(Text(title, "dim"), width) for title, width in columns]), 4)
     for name, parser in parsers.items():
-        for index, mode in enumerate(parser.card.modes):
-            rows.append(
-                (
-                    Text(name, "bold") if index == 0 else "",
-                    mode.name,
-                    mode.bound_key or "",
-                    _guaranteed(mode),
-                    _limit(mode),
-                )
-            )
-    page.table(("name", "mode", "bound key", ("strict", "keep"), "largest staleness"), rows)
+        page.print()
+        # A key, which may be longer than a column, stands once above the modes that it bounds.
+        for index, (key, alike) in enumerate(groupby(parser.card.modes, key=lambda mode: mode.bound_key)):
+            title = Text((name if index == 0 else "").ljust(names), "bold")
+            page.print(title.append(key or "no key", "not bold dim"), 2)
+            for mode in alike:
+                page.print(_row([(mode.name, modes), (_guaranteed(mode), strict), (_limit(mode), limit)]), 4)
+    page.print()
     page.print(
-        Text("strict: whether the mechanism keeps the bound in every schedule, not only in a quiet run.", "dim"), 2
+        "Beside each name stands the key of the configuration that states the bound of the modes below it. strict: "
+        "whether the mechanism keeps the bound in every schedule, not only in a quiet run.",
+        2,
     )
-    page.print(Text("One in full: staleness-audit frameworks NAME", "dim"), 2)
+    page.print("One in full: staleness-audit frameworks NAME", 2)
+
+
+def _row(cells: Sequence[tuple[str | Text, int]]) -> Table:
+    """One row of cells with their widths; all rows of a page have the same."""
+    row = Table.grid(padding=(0, 2, 0, 0))
+    for _, width in cells:
+        row.add_column(width=width, overflow="fold")
+    row.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell, _ in cells))
+    return row
 
 
 def _guaranteed(mode: Mode) -> Text:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import Glyphs, interval, is_exact, percent
+from staleness_audit.report.terminal.words import Glyphs, interval, is_exact, percent, reach
 
 WITHIN_ROWS = 8
 BEYOND_ROWS = 10
@@ -29,11 +29,9 @@ class Bin:
     low: int
     high: int | None
 
-    def label(self) -> str:
-        """``3``, ``4..7``, ``12 or more``."""
-        if self.last is None:
-            return f"{self.first} or more"
-        return str(self.first) if self.first == self.last else f"{self.first}..{self.last}"
+    def label(self, glyphs: Glyphs) -> str:
+        """``3``, ``4–7``, ``12 or more``."""
+        return f"{self.first} or more" if self.last is None else reach(self.first, self.last, glyphs)
 
 
 def bins(
@@ -42,16 +40,18 @@ def bins(
     bound: int | None,
     total: Mapping[str, Any],
     violating: Mapping[str, Any] | None = None,
+    upto: int = -1,
 ) -> list[Bin]:
     """Join the rows of the JSON histogram to a few bins, none of which straddles the bound.
 
     Joined classes may hold the same uncertain members, so a bin is capped by ``total`` less what is certain elsewhere,
     and one beyond the bound by the ``violating`` (where a bound is judged) less what is certain elsewhere beyond it.
+    Histograms drawn over one axis are cut alike if ``upto`` is the largest value of any of them.
     An open class that nothing is known to be in makes no bin; whoever shows the bars says so in words.
     """
     finite = [row for row in histogram if not row.get("or_more")]
     opened = [row for row in histogram if row.get("or_more") and (row[name]["lo"] or row[name]["hi"])]
-    top = max((int(row["staleness"]) for row in finite), default=-1)
+    top = max([upto, *(int(row["staleness"]) for row in finite)])
     found = []
     for first, last in _ranges(top, bound):
         rows = [row[name] for row in finite if first <= row["staleness"] <= last]
@@ -123,7 +123,7 @@ def show_histogram(page: Page, found: Sequence[Bin], noun: str, bound: int | Non
     titles = ("staleness", noun, "")
     rows = [
         (
-            each.label(),
+            each.label(glyphs),
             interval({"lo": each.low, "hi": each.high}, glyphs),
             percent(each.low / whole) if whole and each.low == each.high else "",
         )

@@ -14,7 +14,9 @@ from rich.text import Text
 from staleness_audit.report.terminal.words import ASCII, UNICODE, Words
 
 WIDEST = 100
-"""Columns beyond which lines get too long to read."""
+"""Columns beyond which lines of text get too long to read."""
+WIDEST_TABLE = 160
+"""Columns beyond which the cells of a table are too far apart."""
 SHORTEST = 4
 """Columns below which a bar tells nothing."""
 
@@ -32,17 +34,23 @@ class Page(Words):
         self.console = console
         self.width = min(console.width, WIDEST)
 
-    def print(self, renderable: RenderableType = "", indent: int = 0) -> None:
+    @property
+    def table_width(self) -> int:
+        """Columns that a table may take."""
+        return min(self.console.width, WIDEST_TABLE)
+
+    def print(self, renderable: RenderableType = "", indent: int = 0, width: int | None = None) -> None:
         """Write a renderable, indented by so many columns. A string is taken as it is, never as markup."""
+        width = width or self.width
         shown = Text(renderable) if isinstance(renderable, str) else renderable
         if indent:
             shown = Padding(shown, (0, 0, 0, indent))
         if self.console.is_terminal:
-            self.console.print(shown, width=self.width)
+            self.console.print(shown, width=width)
             return
         # In a file or on a pipe, lines end where their text ends.
         with self.console.capture() as captured:
-            self.console.print(shown, width=self.width)
+            self.console.print(shown, width=width)
         for line in captured.get().splitlines():
             self.console.out(line.rstrip(), highlight=False)
 
@@ -71,6 +79,16 @@ class Page(Words):
         if grid.row_count:
             self.print(grid, indent)
 
+    def items(self, lines: Iterable[tuple[str, Cell]], indent: int = 2, gap: int = 1) -> None:
+        """Write lines, each of a mark or number and a text whose further lines stand below its first."""
+        grid = Table.grid(padding=(0, gap, 0, 0))
+        grid.add_column(no_wrap=True, justify="right")
+        grid.add_column(overflow="fold")
+        for mark, text in lines:
+            grid.add_row(Text(mark), text if isinstance(text, Text) else Text(text))
+        if grid.row_count:
+            self.print(grid, indent)
+
     def table(self, columns: Sequence[str | tuple[str, str]], rows: Iterable[Sequence[Cell]], indent: int = 2) -> None:
         """Write a table. A column is its title; (title, "right") for numbers, (title, "keep") for unbroken words."""
         lines = _ASCII_HEAD if self.glyphs is ASCII else box.SIMPLE_HEAD
@@ -82,4 +100,4 @@ class Page(Words):
             )
         for row in rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-        self.print(table, indent)
+        self.print(table, indent, self.table_width)

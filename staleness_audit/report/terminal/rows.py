@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -16,14 +17,15 @@ from staleness_audit.report.terminal.page import Page
 MOST_ROWS = 100
 MOST_CHARACTERS = 200
 NARROWEST = 14
-_ESCAPES = str.maketrans({"\t": r"\t", "\n": r"\n", "\r": r"\r", "\\": r"\\"})
+_ESCAPED = re.compile(r"[^ -\[\]-~]")
 
 
 def render_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], console: Console) -> None:
     """Show the rows of a query.
 
     On a terminal: a table of at most ``MOST_ROWS`` rows, cells shortened. Elsewhere: every row in full, separated by
-    tabs under a line of names; NULL is empty, tabs, line ends and backslashes inside values are escaped by a backslash.
+    tabs under a line of names; NULL is empty; tabs, line ends, backslashes and what cannot be printed are written as in
+    a string of Python.
     """
     if console.is_terminal:
         _table(names, iter(rows), console)
@@ -34,7 +36,12 @@ def render_rows(names: Sequence[str], rows: Iterable[Sequence[Any]], console: Co
 
 
 def _write(row: Sequence[Any], console: Console) -> None:
-    console.file.write("\t".join("" if value is None else str(value).translate(_ESCAPES) for value in row) + "\n")
+    console.file.write("\t".join("" if value is None else _ESCAPED.sub(_escaped, str(value)) for value in row) + "\n")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    shown = found[0].isprintable() and found[0] != "\\"
+    return found[0] if shown else found[0].encode("unicode_escape").decode()
 
 
 def _table(names: Sequence[str], rows: Iterator[Sequence[Any]], console: Console) -> None:

@@ -140,7 +140,7 @@ def life_rows(spans: Sequence[tuple[Interval, Interval]], uses: Sequence[StoryUs
     for version, tokens in spans:
         if last is not None:
             rows += _gap(last, version, "no token sampled", words)
-        rows.append(Row(version_name(version, words), "", tokens, version))
+        rows.append(Row(words.version(version), "", tokens, version))
         last = version
     for use in uses:
         if last is not None:
@@ -149,7 +149,7 @@ def life_rows(spans: Sequence[tuple[Interval, Interval]], uses: Sequence[StoryUs
         doubt = "" if use.certain else " (not confirmed)"
         rows.append(
             Row(
-                version_name(use.v_train, words),
+                words.version(use.v_train),
                 f"{step_words(use.step, use.first_step)} trains on {trained}{doubt}",
                 trains=True,
             )
@@ -163,21 +163,7 @@ def _gap(before: Interval, after: Interval, what: str, words: Words) -> list[Row
     if not (before.is_exact and after.is_exact) or before.hi is None or after.lo is None or after.lo - before.hi < 2:
         return []
     passed = Interval(before.hi + 1, after.lo - 1)
-    return [Row(version_name(passed, words), f"{words.glyphs.down} {what}".rstrip())]
-
-
-def version_name(version: Interval, words: Words) -> str:
-    """``v3``, ``v3..v5``, ``v ≥ 3``, ``v?``."""
-    shown = words.interval(version.json())
-    return (
-        "v?"
-        if shown == "unknown"
-        else f"v{shown}"
-        if version.is_exact
-        else f"v {shown}"
-        if version.hi is None
-        else f"v{version.lo}{words.glyphs.to}v{version.hi}"
-    )
+    return [Row(words.version(passed), f"{words.glyphs.down} {what}".rstrip())]
 
 
 def age_of(
@@ -214,7 +200,7 @@ def _events(story: Story, page: Page) -> None:
     rows = [
         (
             seconds_since(entry.ts, begin),
-            "" if entry.version is None else version_name(entry.version, page),
+            "" if entry.version is None else page.version(entry.version),
             what_happened(entry, page),
             place_of(entry, page),
         )
@@ -293,7 +279,7 @@ def subtraction(use: StoryUse, bound: int | None, words: Words) -> Text:
     step = step[0].upper() + step[1:]
     if use.loss_tokens.hi == 0:
         return Text(f"{step} takes T, but the loss masks all of its tokens: it has no staleness there.")
-    train, oldest = version_name(use.v_train, words), version_name(use.oldest, words)
+    train, oldest = words.version(use.v_train), words.version(use.oldest)
     stale = words.interval(use.staleness.json())
     text = Text(f"{step} trains from {train}; the oldest trained token of T is {oldest}. ")
     if is_exact(use.v_train.json()) and is_exact(use.oldest.json()):

@@ -82,7 +82,8 @@ def _why_no_bound(data: Data, words: Words) -> str:
         else f"The largest staleness is {words.interval(largest)}"
     )
     return (
-        f"{observed}, but no bound to judge it by is known: the run's configuration states none. Give one with --bound."
+        f"{observed}. Whether that is too much is not judged: the run's configuration states no bound, and none was "
+        "given with --bound."
     )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from staleness_audit.check.intervals import Interval
+
 JsonInterval = Mapping[str, Any]
 CLOCK_YEAR = 1980
 """Times before it are no dates: the clock of those logs starts at zero."""
@@ -30,13 +32,13 @@ class Glyphs:
     rule: str = "─"
     cut: str = "…"
     down: str = "↓"
-    to: str = ".."
+    to: str = "–"
     foreign: str = "\N{REPLACEMENT CHARACTER}"
     spark: str = "▁▂▃▄▅▆▇█"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("#", "|", ".", ">", ">=", "<=", "-", "-", "-", "...", "v", "..", "?", "_.:-=+*#")
+ASCII = Glyphs("#", "|", ".", ">", ">=", "<=", "-", "-", "-", "...", "v", "-", "?", "_.:-=+*#")
 
 
 def plain(value: object, glyphs: Glyphs = UNICODE, limit: int = 500) -> str:
@@ -71,19 +73,31 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
+def reach(first: object, last: object, glyphs: Glyphs = UNICODE) -> str:
+    """``7–30``, ``7`` if both are the same: how a range reads wherever a person reads one."""
+    return str(first) if str(first) == str(last) else f"{first}{glyphs.to}{last}"
+
+
 def interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
-    """``17``, ``7..30``, ``≥ 5``, ``≤ 9``, ``unknown``: what is known of a quantity that is never negative."""
+    """``17``, ``7–30``, ``≥ 5``, ``≤ 9``, ``unknown``: what is known of a quantity that is never negative."""
     low, high = (None, None) if value is None else (value["lo"], value["hi"])
     if high is None:
         return "unknown" if not low else f"{glyphs.at_least} {number(low)}"
     if low is None:
         return f"{glyphs.at_most} {number(high)}"
-    shown_low, shown_high = number(low), number(high)
-    return shown_low if shown_low == shown_high else f"{shown_low}{glyphs.to}{shown_high}"
+    return reach(number(low), number(high), glyphs)
+
+
+def version_name(low: float | None, high: float | None, glyphs: Glyphs = UNICODE) -> str:
+    """``v3``, ``v3–v5``, ``v ≥ 3``, ``v?``: a policy version of which so much is known."""
+    if low is not None and high is not None:
+        return reach(f"v{low}", f"v{high}", glyphs)
+    shown = interval({"lo": low, "hi": high}, glyphs)
+    return "v?" if shown == "unknown" else f"v {shown}"
 
 
 def count(value: JsonInterval, noun: str, glyphs: Glyphs = UNICODE) -> str:
-    """``1 trajectory``, ``7..30 trajectories``, ``an unknown number of trajectories``."""
+    """``1 trajectory``, ``7–30 trajectories``, ``an unknown number of trajectories``."""
     shown = interval(value, glyphs)
     if shown == "unknown":
         return f"an unknown number of {plural(noun)}"
@@ -96,13 +110,13 @@ def step_words(step: int, first_step: int | None = None) -> str:
 
 
 def step_number(row: Mapping[str, Any], glyphs: Glyphs = UNICODE) -> str:
-    """``8``, ``5..8``: the same of a listed violation, for tables."""
+    """``8``, ``5–8``: the same of a listed violation, for tables."""
     first = row.get("first_step")
-    return str(row["step"]) if first is None else f"{first}{glyphs.to}{row['step']}"
+    return reach(row["step"] if first is None else first, row["step"], glyphs)
 
 
 def class_size(multiplicity: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
-    """``2..4`` for a row that stands for so many trajectories without names; empty for a single trajectory."""
+    """``2–4`` for a row that stands for so many trajectories without names; empty for a single trajectory."""
     if multiplicity is None or multiplicity["lo"] == multiplicity["hi"] == 1:
         return ""
     low, high = multiplicity["lo"] or 0, multiplicity["hi"]
@@ -110,7 +124,7 @@ def class_size(multiplicity: JsonInterval | None, glyphs: Glyphs = UNICODE) -> s
 
 
 def class_words(multiplicity: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
-    """``a class of 2..4 trajectories without names``, ``a trajectory without a name``; empty for one with a name."""
+    """``a class of 2–4 trajectories without names``, ``a trajectory without a name``; empty for one with a name."""
     if multiplicity is None:
         return ""
     size = class_size(multiplicity, glyphs)
@@ -142,13 +156,13 @@ def percent(share: float) -> str:
 
 
 def percent_interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:
-    """``24%``, ``24..31%``, ``≥ 24%``, ``unknown`` for a share."""
+    """``24%``, ``24–31%``, ``≥ 24%``, ``unknown`` for a share."""
     if value is None or (value["lo"] in (None, 0) and value["hi"] in (None, 1)):
         return "unknown"
     low, high = percent(value["lo"] or 0), percent(1 if value["hi"] is None else value["hi"])
-    if low == high:
-        return low
-    return f"{glyphs.at_least} {low}" if value["hi"] in (None, 1) else f"{low.removesuffix('%')}{glyphs.to}{high}"
+    if value["hi"] in (None, 1) and low != high:
+        return f"{glyphs.at_least} {low}"
+    return low if low == high else reach(low.removesuffix("%"), high, glyphs)
 
 
 def duration(seconds: float) -> str:
@@ -194,6 +208,10 @@ class Words:
     def interval(self, value: JsonInterval | None) -> str:
         """Say what is known of a quantity."""
         return interval(value, self.glyphs)
+
+    def version(self, version: Interval) -> str:
+        """Name a policy version."""
+        return version_name(version.lo, version.hi, self.glyphs)
 
     def count(self, value: JsonInterval, noun: str) -> str:
         """So many of them."""

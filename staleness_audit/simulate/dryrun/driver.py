@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from staleness_audit.simulate.dryrun.instance import Instance, Request, Roofline
+from staleness_audit.simulate.dryrun.instance import Instance, Limits, Request, Roofline
 from staleness_audit.simulate.dryrun.policies import Loop, loop
 
 
 @dataclass(frozen=True)
 class DryRun:
-    """Inputs of a run, by the names of DryRun-RL's configuration."""
+    """Inputs of a run, by the names of DryRun-RL's configuration.
+
+    A training step takes ``train_s`` (its ``fixed`` cost) and ``train_token_s`` for each token of prompts and responses
+    in its batch (its ``linear`` cost), then ``recompute_token_s`` per token and ``sync_s``.
+    """
 
     policy: str
     lengths: Sequence[int]
@@ -23,17 +27,27 @@ class DryRun:
     token_budget: int = 8192
     prompt: int = 512
     train_s: float = 1.0
+    train_token_s: float = 0.0
+    recompute_token_s: float = 0.0
     sync_s: float = 0.0
+    limits: Limits = field(default_factory=Limits)
     cost: Roofline = field(default_factory=Roofline)
     knobs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Outcome:
-    """What a run did: for each step its start, its end and its requests; dropped and cancelled requests."""
+    """What a run did: for each step its start, its end and its requests; dropped and cancelled requests.
+
+    ``events``: what happened in order, as (time, what, request, its tokens by version then); ``updates``: for each step
+    the requests in flight at its start, as (instance, request, its tokens then); ``expired``: how many an update ended.
+    """
 
     steps: list[tuple[float, float, list[Request]]] = field(default_factory=list)
     dropped: list[tuple[float, Request]] = field(default_factory=list)
+    events: list[tuple[float, str, Request, dict[int, int]]] = field(default_factory=list)
+    updates: list[list[tuple[int, Request, int]]] = field(default_factory=list)
+    expired: list[int] = field(default_factory=list)
     admitted: int = 0
     stalled: bool = False
 
@@ -41,12 +55,31 @@ class Outcome:
         """Return the true staleness of every consumed request, in order: step minus version of its oldest token."""
         return [step - request.oldest() for step, (_, _, batch) in enumerate(self.steps) for request in batch]
 
+    def figures(self) -> dict[str, Any]:
+        """Return what DryRun-RL prints at the end of a run, and the mean staleness of trained tokens, by name."""
+        ages = [(step, request) for step, (_, _, batch) in enumerate(self.steps) for request in batch]
+        tokens = sum(request.generated for _, request in ages)
+        seconds = self.steps[-1][1] if self.steps else 0.0
+        late = sum((step - version) * made for step, request in ages for version, made in request.made.items())
+        return {
+            "steps": len(self.steps),
+            "seconds": seconds,
+            "stalled": self.stalled,
+            "consumed": len(ages),
+            "dropped": len(self.dropped),
+            "tokens_consumed": tokens,
+            "tokens_per_s": tokens / seconds if seconds else 0.0,
+            "staleness_max": max(self.staleness(), default=None),
+            "staleness_reported_max": max((step - request.newest() for step, request in ages), default=None),
+            "staleness_mean": late / tokens if tokens else None,
+        }
+
 
 class _Driver:
     def __init__(self, run: DryRun) -> None:
         self._run = run
         self._loop: Loop = loop(run.policy, run.batch_size, run.max_staleness, **run.knobs)
-        self._instances = [Instance(run.cost, run.token_budget) for _ in range(run.n_instances)]
+        self._instances = [Instance(run.cost, run.token_budget, run.limits) for _ in range(run.n_instances)]
         self._now = 0.0
         self.outcome = Outcome()
 
@@ -66,10 +99,18 @@ class _Driver:
         for _ in range(max(0, control.quota())):
             rid = self.outcome.admitted
             request = Request(rid, run.lengths[rid % len(run.lengths)], control.engine, self._now, run.prompt)
+            instance = min(self._instances, key=Instance.active)
+            if not instance.accepts(request):
+                break  # No other instance is tried.
+            request.instance = self._instances.index(instance)
             self.outcome.admitted += 1
             control.flying[rid] = request
-            min(self._instances, key=Instance.active).add(request)
+            instance.add(request)
             control.admitted(request)
+            self._note("admit", request)
+
+    def _note(self, what: str, request: Request) -> None:
+        self.outcome.events.append((self._now, what, request, dict(request.made)))
 
     def _go(self, deadline: float | None) -> bool:
         """Run the instances to a deadline, or until a batch is complete; False if nothing could happen."""
@@ -103,10 +144,16 @@ class _Driver:
     def _complete(self, request: Request) -> None:
         control = self._loop
         del control.flying[request.rid]
+        request.completed = self._now
+        self._note("complete", request)
         if control.completed(request):
             control.ready.append(request)
         else:
-            self.outcome.dropped.append((self._now, request))
+            self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        self.outcome.dropped.append((self._now, request))
+        self._note("drop", request)
 
     def _align(self, now: float) -> None:
         for instance in self._instances:
@@ -117,16 +164,22 @@ class _Driver:
         run, control, start = self._run, self._loop, self._now
         taken = {request.rid for request in batch}
         control.ready = [request for request in control.ready if request.rid not in taken]
+        for request in batch:
+            self._note("consume", request)
+        self.outcome.updates.append([(r.instance, r, r.generated) for r in control.flying.values()])
         # The weights of this step exist, and serve, from its start on.
         control.version += 1
-        for request in control.updated():
+        expired = control.updated()
+        self.outcome.expired.append(len(expired))
+        for request in expired:
             self._expire(request)
         if run.partial_rollout and control.flying:
             for instance in self._instances:
                 instance.abort()
             control.aborted()
         self._admit()
-        end = start + run.train_s + run.sync_s
+        tokens = sum(request.prompt + request.generated for request in batch)
+        end = start + run.train_s + (run.train_token_s + run.recompute_token_s) * tokens + run.sync_s
         self._go(end)
         self.outcome.steps.append((start, end, batch))
 
@@ -137,7 +190,7 @@ class _Driver:
                 instance.remove(request)
         else:
             control.ready.remove(request)
-        self.outcome.dropped.append((self._now, request))
+        self._drop(request)
 
 
 def simulate(run: DryRun, versions: int) -> Outcome:

@@ -30,6 +30,22 @@ class Roofline:
         return flat * self.floor + steep * (first + slope * flat) + slope * steep * (steep - 1) / 2
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What an instance has room for: blocks of its cache, and sequences that run at once (None: any number).
+
+    A request is admitted only if the cache could hold all requests there at their full length, so it never overflows.
+    """
+
+    kv_blocks: int = 100_000
+    block_size: int = 16
+    max_concurrency: int | None = None
+
+    def blocks(self, request: Request) -> int:
+        """Return the blocks that a request needs in the end."""
+        return -(-(request.prompt + request.target) // self.block_size)
+
+
 @dataclass(eq=False)
 class Request:
     """A request. ``version``: that of the engines at admission (v_traj); ``made``: tokens by version."""
@@ -41,6 +57,9 @@ class Request:
     prompt: int = 512
     generated: int = 0
     prefilled: int = 0
+    instance: int = 0
+    aborts: int = 0
+    completed: float | None = None
     made: dict[int, int] = field(default_factory=dict)
 
     def oldest(self) -> int:
@@ -70,23 +89,37 @@ class Plan:
 class Instance:
     """One instance with a clock of its own."""
 
-    def __init__(self, cost: Roofline, budget: int) -> None:
-        self._cost, self._budget = cost, budget
+    def __init__(self, cost: Roofline, budget: int, limits: Limits) -> None:
+        self._cost, self._budget, self._limits = cost, budget, limits
         self.clock = 0.0
         self.waiting: list[Request] = []
         self.running: list[Request] = []
+        self._blocks = 0  # that its requests need in the end
         self._planned: Plan | None = None  # what ``plan`` said last, while nothing has changed
 
     def add(self, request: Request) -> None:
         """Let a request wait."""
         self.waiting.append(request)
+        self._blocks += self._limits.blocks(request)
         self._planned = None
+
+    def accepts(self, request: Request) -> bool:
+        """Whether the cache has room for it.
+
+        Raises:
+            ValueError: it never will.
+        """
+        needed = self._limits.blocks(request)
+        if needed > self._limits.kv_blocks:
+            raise ValueError(f"request {request.rid} needs {needed} blocks, more than the whole cache")
+        return self._blocks + needed <= self._limits.kv_blocks
 
     def remove(self, request: Request) -> None:
         """Cancel a request, if it is here."""
         for place in (self.waiting, self.running):
             if request in place:
                 place.remove(request)
+                self._blocks -= self._limits.blocks(request)
                 self._planned = None
 
     def active(self) -> int:
@@ -111,11 +144,15 @@ class Instance:
             steps = min(request.target - request.generated for request in self.running)
             return Plan(self.clock + self._cost.run(steps, len(self.running), context), steps, [])
         budget = self._budget - min(len(self.running), self._budget)
-        chunks = []
+        chunks: list[tuple[Request, int]] = []
+        places = self._limits.max_concurrency
+        started = len(self.running) + sum(request.prefilled > 0 for request in self.waiting)
         for request in sorted(self.waiting, key=lambda request: (request.dispatched, request.rid)):
             chunk = min(request.prompt + request.generated - request.prefilled, budget)
-            if chunk <= 0:
+            begins = request.prefilled == 0
+            if chunk <= 0 or (begins and places is not None and started >= places):
                 break
+            started += begins
             chunks.append((request, chunk))
             budget -= chunk
         tokens = min(len(self.running), self._budget) + sum(chunk for _, chunk in chunks)
@@ -134,6 +171,7 @@ class Instance:
         ended = [request for request in self.running if request.generated >= request.target]
         if ended:
             self.running = [request for request in self.running if request.generated < request.target]
+            self._blocks -= sum(map(self._limits.blocks, ended))
         return ended
 
     def advance(self, now: float, version: int) -> None:
@@ -160,4 +198,5 @@ class Instance:
         self.running = []
         for request in self.waiting:
             request.prefilled = 0
+            request.aborts += 1
         self._planned = None

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.state import State
+
+_LABEL = attrgetter("label")
 
 
 @dataclass(frozen=True)
@@ -49,13 +54,19 @@ class Deadline(Policy):
         """L3: take the earliest deadlines that are finished, unless someone left behind would then come too late."""
         if len(state.done) < self.batch:
             return
-        chosen = sorted(state.done.values(), key=lambda group: (group.label, group.id))[: self.batch]
-        numbers = {group.id for group in chosen}
-        left = [g.label for g in (*state.running.values(), *state.done.values()) if g.id not in numbers]
-        due = sorted(label + self.max_staleness for label in left)
-        if all(number // self.batch + state.v + 1 <= deadline for number, deadline in enumerate(due)):
-            for group in chosen:
-                state.hold(group)
+        # Labels are few, groups may be thousands: first see whether the step may go, then choose.
+        left, places = Counter(map(_LABEL, chain(state.running.values(), state.done.values()))), self.batch
+        for label, finished in sorted(Counter(map(_LABEL, state.done.values())).items()):
+            taken = min(finished, places)
+            left[label] -= taken
+            places -= taken
+        due = 0
+        for label in sorted(+left):
+            due += left[label]
+            if due > (label + self.max_staleness - state.v) * self.batch:
+                return
+        for group in sorted(state.done.values(), key=lambda group: (group.label, group.id))[: self.batch]:
+            state.hold(group)
 
     def published(self, state: State) -> None:
         """The engines serve the new version at once."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any, ClassVar
 
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.state import Group, State
+
+_TARGET = attrgetter("target")
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,13 @@ class Gated(SingleController):
     def lead(self) -> int:
         """Return how many batches admission may lead."""
         raise NotImplementedError
+
+    def unfit(self) -> str | None:
+        """What is checked at start-up (4.3)."""
+        needed = (self.lead() + 1) * self.batch
+        if self.max_buffered_rollouts < needed:
+            return f"max_buffered_rollouts must be at least batch * (lead of admission + 1) = {needed}"
+        return None
 
     def start(self, state: State) -> None:
         """Batches 0 to ``lead`` may be admitted."""
@@ -125,8 +137,9 @@ class WeightFifo(Gated):
     def candidates(self, state: State) -> list[Group]:
         """L3: ready groups of the smallest start version that any slot of the window has, ready or not (4.4)."""
         window = state.v - self.max_staleness_versions
-        starts = [g.label for g in (*state.running.values(), *state.done.values()) if g.label >= window]
-        return [group for group in state.oldest_done() if group.label == min(starts)]
+        starts = (g.label for g in (*state.running.values(), *state.done.values()) if g.label >= window)
+        oldest = min(starts, default=window)
+        return [group for group in state.oldest_done() if group.label == oldest]
 
 
 @dataclass(frozen=True)
@@ -253,11 +266,11 @@ class AsyncGrpo(Policy):
         age = self.max_trajectory_age_steps
         consumed = state.v if state.training else state.v - 1
         first = state.serving + (0 if state.counts["fresh"] else 1)
+        # A group's target is within reach of its label from the start, so all that is there is valid.
+        made = Counter(map(_TARGET, chain(state.done.values(), state.running.values())))
         for target in range(max(first, consumed + 1), state.serving + age + 1):
-            valid = sum(group.target == target and group.label >= target - age for group in state.done.values())
-            reserved = sum(group.target == target for group in state.running.values())
-            if valid + reserved < self.batch:
-                return target, self.batch - valid - reserved
+            if made[target] < self.batch:
+                return target, self.batch - made[target]
         return 0, 0
 
     def room(self, state: State) -> int:

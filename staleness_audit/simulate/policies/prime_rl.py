@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from staleness_audit.simulate.policy import Policy
+from staleness_audit.simulate.policies.prime_rl_cap import POLL_S, cap_of, grow, look, start_cap
+from staleness_audit.simulate.policy import Load, Policy
 from staleness_audit.simulate.state import Group, State
 
 TARGET_LAG = 1
@@ -16,9 +17,11 @@ TARGET_LAG = 1
 class PrimeRl(Policy):
     """A dispatcher with a gate, a sweep of everything that waits, and batches shipped at most one version early.
 
-    A group here is one trace. ``max_inflight``: the adaptive cap, held constant. ``queue_check``: traces that wait are
-    checked (since PR #3313); without it only version changes in flight count. ``label_race``: the version counter moves
-    before the engines have the weights (between PR #3050 and #3385), so what starts in between is labelled one too new.
+    A group here is one trace. ``max_inflight`` caps them; with ``adaptive`` it is the ceiling of a cap that follows the
+    engines (4.1, rule 5), and the knobs beside it matter, which the prover leaves aside. ``queue_check``: traces that
+    wait are checked (since PR #3313); without it only version changes in flight count. ``label_race``: the version
+    counter moves before the engines have the weights (between PR #3050 and #3385), so what starts in between is
+    labelled one too new. Left out: the limit on how quickly the pool may grow, and episodes for evaluation.
     """
 
     max_off_policy_steps: int = 8
@@ -26,6 +29,10 @@ class PrimeRl(Policy):
     queue_check: bool = True
     label_race: bool = False
     broadcast_s: float = 1.0
+    adaptive: bool = False
+    initial_inflight: int | None = None
+    min_inflight: int = 1
+    seq_len: int = 2048
 
     prompt = True
     small: ClassVar[Mapping[str, Any]] = {"max_inflight": 3, "batch": 1}
@@ -43,10 +50,31 @@ class PrimeRl(Policy):
         """``shipped`` is progress.step - 1, ``policy`` the version counter of the orchestrator."""
         state.marks |= {"shipped": (0,), "policy": (0,)}
         state.counts |= {"gate": 1, "applying": 0}
+        if self.adaptive:
+            start_cap(state, self.initial_inflight or self.min_inflight)
 
     def room(self, state: State) -> int:
         """L1: the gate is open and the cap leaves room (4.1, rule 1)."""
-        return self.max_inflight - len(state.running) if state.counts["gate"] else 0
+        cap = int(cap_of(state)) if self.adaptive else self.max_inflight
+        return cap - len(state.running) if state.counts["gate"] else 0
+
+    def finished(self, state: State, group: Group) -> None:
+        """The adaptive cap grows with what finishes."""
+        if self.adaptive:
+            grow(state, self.max_inflight)
+
+    def polls(self) -> float:
+        """The adaptive cap looks at the engines every five seconds."""
+        return POLL_S if self.adaptive else 0.0
+
+    def polled(self, state: State, load: Load) -> None:
+        """Set the cap by what the engines say; the excess is cancelled, youngest first."""
+        if not state.counts["polled"] and self.initial_inflight is None:
+            derived = load.kv_tokens // self.seq_len
+            start_cap(state, max(self.min_inflight, min(derived, self.max_inflight)))
+        excess = look(state, load, self.min_inflight)
+        for group in list(state.running.values())[::-1][:excess]:
+            state.stop(group, "overload")
 
     def stamp(self, state: State) -> tuple[int, int]:
         """The label is the version counter when the group is opened."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.state import Group, State
+
+_TARGET = attrgetter("target")
 
 
 @dataclass(frozen=True)
@@ -44,20 +49,24 @@ class Psrl(Policy):
         if self.native_multi_turn:
             state.marks["lagging"] = (0,)
 
-    def _free(self, state: State, buffer: int) -> int:
-        if buffer < state.v + (1 if state.training or state.held else 0):
-            return 0
-        return self.batch - sum(g.target == buffer for g in (*state.running.values(), *state.done.values()))
+    def _free(self, state: State, version: int) -> dict[int, int]:
+        """Return how many places are free in each buffer that a version may still reach, in order.
+
+        Places, not groups, are counted: this is asked for whenever anything happens.
+        """
+        taken = Counter(map(_TARGET, chain(state.running.values(), state.done.values())))
+        first = max(version, state.v + (1 if state.training or state.held else 0))
+        return {buffer: self.batch - taken[buffer] for buffer in range(first, version + self.staleness + 1)}
 
     def room(self, state: State) -> int:
         """L1: the dispatch gate, and free places in the buffers that the serving version may reach."""
-        reach = range(state.serving, state.serving + self.staleness + 1)
-        return min(state.counts["quota"], sum(self._free(state, buffer) for buffer in reach))
+        quota = state.counts["quota"]
+        return min(quota, sum(self._free(state, state.serving).values())) if quota else 0
 
     def stamp(self, state: State) -> tuple[int, int]:
         """L1: reserve in the highest buffer with room."""
-        reach = range(state.serving + self.staleness, state.serving - 1, -1)
-        return state.serving, next(buffer for buffer in reach if self._free(state, buffer) > 0)
+        free = self._free(state, state.serving)
+        return state.serving, max(buffer for buffer, places in free.items() if places > 0)
 
     def admitted(self, state: State, group: Group) -> None:
         """The gate counts what was sent, for ever."""
@@ -67,19 +76,24 @@ class Psrl(Policy):
         """Occupy: a reservation from an earlier buffer moves into the place left, then the lowest place is taken."""
         eta, version, place = self.staleness, group.label, group.target
         state.done[group.id] = group._replace(target=-1)
-        for reserved in sorted(state.running.values(), key=lambda other: (other.target, -other.id)):
-            if version <= reserved.target < place and place - eta <= reserved.label <= place:
-                state.running[reserved.id] = reserved._replace(target=place)
-                break
-        lowest = next((b for b in range(version, version + eta + 1) if self._free(state, b) > 0), place)
+        movable = [
+            other
+            for other in state.running.values()
+            if version <= other.target < place and place - eta <= other.label <= place
+        ]
+        if movable:
+            first = min(movable, key=lambda other: (other.target, -other.id))
+            state.running[first.id] = first._replace(target=place)
+        free = self._free(state, version)
+        lowest = next((buffer for buffer, places in free.items() if places > 0), place)
         state.done[group.id] = group._replace(target=lowest)
 
     def collect(self, state: State) -> None:
         """L3: wait until the step's own buffer is full; nothing is dropped."""
-        chosen = [group for group in state.oldest_done() if group.target == state.v]
+        chosen = [group.id for group in state.done.values() if group.target == state.v]
         if len(chosen) == self.batch:
-            for group in chosen:
-                state.hold(group)
+            for number in sorted(chosen):
+                state.hold(state.done[number])
 
     def published(self, state: State) -> None:
         """A push; instances have yet to pull it."""

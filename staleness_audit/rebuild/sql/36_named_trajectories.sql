@@ -1,6 +1,7 @@
 -- Product: named_trajectories
 -- Publish: yes
 -- Kind: lens
+-- Stage: whole
 -- Grain: one row per training trajectory, with its names.
 -- From: trajectory_lives, members.
 -- Columns:

@@ -1,5 +1,5 @@
--- Product: age_classes
--- Publish: yes
+-- Product: age_sums
+-- Stage: part
 -- Grain: one row per interval of token age inside its trajectory: how many versions a token is newer than the oldest unmasked one.
 -- From: token_spans, span_sums, members.
 -- Columns:

@@ -1,5 +1,6 @@
 -- Product: trajectory_lives
 -- Publish: yes
+-- Stage: part
 -- Grain: one row per training trajectory (or anonymous class).
 -- From: members, span_sums, distinct_tokens, life_events, attempts, uses, step_lives.
 -- Columns:

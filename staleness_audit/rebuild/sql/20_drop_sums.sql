@@ -1,11 +1,9 @@
--- Product: drop_classes
--- Publish: yes
+-- Product: drop_sums
+-- Stage: part
 -- Grain: one row per reason and age interval of trajectories that were, or may have been, dropped as stale or with their group.
 -- From: trajectory_lives, step_lives.
 -- Columns:
---   certain                the fate and its reason are certain
---   age_lo, age_hi         v_train of the step then being collected minus the oldest unmasked v_gen (hi null = open)
---   trajectories_lo, trajectories_hi, tokens_lo, tokens_hi
+--   certain, age_lo, age_hi, trajectories_lo, trajectories_hi, tokens_lo, tokens_hi   as in drop_classes
 WITH dropped AS (
     SELECT *, fates IN ('dropped:stale', 'dropped:group') AS certain
     FROM trajectory_lives

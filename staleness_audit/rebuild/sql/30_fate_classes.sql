@@ -1,5 +1,6 @@
 -- Product: fate_classes
 -- Publish: yes
+-- Stage: whole
 -- Grain: one row per set of possible fates.
 -- From: trajectory_lives, residual_uses.
 -- Columns:

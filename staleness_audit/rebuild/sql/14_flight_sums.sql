@@ -1,7 +1,7 @@
--- Product: flight_classes
--- Publish: yes
--- Grain: one row per combination of in-flight and in-queue intervals of loss tokens.
--- From: token_uses, residual_uses.
+-- Product: flight_sums
+-- Stage: part
+-- Grain: one row per combination of in-flight and in-queue intervals of the loss tokens of identified uses.
+-- From: token_uses.
 -- Columns:
 --   certain, flight_lo, flight_hi, queue_lo, queue_hi
 --   tokens_lo, tokens_hi         loss tokens, per use (hi null = open)
@@ -21,8 +21,4 @@ SELECT
     sum(loss_lo)::BIGINT AS tokens_lo,
     CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END AS tokens_hi
 FROM narrowed
-GROUP BY ALL
-UNION ALL
-SELECT certain, flight_lo, flight_hi, queue_lo, queue_hi, sum(loss_lo)::BIGINT, CASE WHEN count(loss_hi) = count(*) THEN sum(loss_hi)::BIGINT END
-FROM residual_uses
 GROUP BY ALL

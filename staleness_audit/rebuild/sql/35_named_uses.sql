@@ -1,6 +1,7 @@
 -- Product: named_uses
 -- Publish: yes
 -- Kind: lens
+-- Stage: whole
 -- Grain: one row per use that counts or may count, with the names of everything.
 -- From: use_lives, members, step_lives.
 -- Columns:

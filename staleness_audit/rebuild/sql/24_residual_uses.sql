@@ -1,7 +1,8 @@
 -- Product: residual_uses
 -- Publish: yes
+-- Stage: whole
 -- Grain: one row per step that says it trained more than is identified: the anonymous rest.
--- From: step_lives, step_sums, facts.
+-- From: step_lives, step_totals, facts.
 -- Columns:
 --   attempt, step, certain
 --   trajectories_lo, trajectories_hi   how many uses are missing
@@ -14,10 +15,10 @@ WITH compared AS (
     SELECT
         step_lives.attempt, step_lives.step, certain, v_train_hi, greatest(stated_min_lo, 0) AS staleness_lo, least(v_train_hi, stated_max_hi) AS staleness_hi,
         stated_hi - coalesce(uses_lo, 0) AS missing_hi,
-        greatest(coalesce(stated_lo, 0) - CASE WHEN step_sums.step_key IS NULL THEN 0 ELSE uses_hi END, 0) AS missing_lo,
+        greatest(coalesce(stated_lo, 0) - CASE WHEN step_totals.step_key IS NULL THEN 0 ELSE uses_hi END, 0) AS missing_lo,
         stated_loss_hi - coalesce(loss_lo, 0) AS tokens_hi,
-        greatest(coalesce(stated_loss_lo, 0) - CASE WHEN step_sums.step_key IS NULL THEN 0 ELSE loss_hi END, 0) AS tokens_lo
-    FROM step_lives LEFT JOIN step_sums USING (step_key)
+        greatest(coalesce(stated_loss_lo, 0) - CASE WHEN step_totals.step_key IS NULL THEN 0 ELSE loss_hi END, 0) AS tokens_lo
+    FROM step_lives LEFT JOIN step_totals USING (step_key)
     WHERE possible AND step_lives.step BETWEEN getvariable('first_step') AND getvariable('last_step')
       AND (stated_hi IS NOT NULL OR stated_loss_hi IS NOT NULL OR stated_lo IS NOT NULL)
 )

@@ -1,5 +1,6 @@
 -- Product: length_classes
 -- Publish: yes
+-- Stage: whole
 -- Grain: one row per response length of finished trajectories, and one for those of which length, number or fate is not exact.
 -- From: trajectory_lives.
 -- Columns:

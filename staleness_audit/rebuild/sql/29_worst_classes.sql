@@ -1,16 +1,15 @@
 -- Product: worst_classes
 -- Publish: yes
+-- Stage: whole
 -- Grain: one row per staleness interval of trajectories (by their worst use) and of groups (by their worst member).
--- From: trajectory_lives, members, groups, residual_uses.
+-- From: group_users, groups, residual_uses.
 -- Columns:
 --   of                           'trajectories' or 'groups'
 --   sure                         surely trained with a loss token
 --   sure_lo                      staleness surely reached by a use that counts for certain (null if not sure)
 --   staleness_lo, staleness_hi   over the uses that count or may count (hi null = open)
 --   members_lo, members_hi       how many (hi null = open)
-WITH users AS (
-    SELECT trajectory_lives.*, members.group_id, members.grouped FROM trajectory_lives JOIN members USING (key) WHERE (trained OR maybe_trained) AND (trained_hi IS NULL OR trained_hi > 0)
-),
+WITH users AS (SELECT * FROM group_users),
 -- How many groups an id stands for, where the log says so.
 stated AS (
     SELECT group_id, max(multiplicity_lo) AS groups_lo, min(multiplicity_hi) AS groups_hi
