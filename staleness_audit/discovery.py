@@ -30,6 +30,8 @@ CACHE_FOLDER = ".staleness-audit"
 _COMPRESSED = (".gz", ".zst")
 _READ_BYTES = 1 << 22
 _HEAD_STEP = 1 << 12
+MANY_PIECES = 64
+"""Pieces of a file from which small ones are joined."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class RunFiles:
         found = (
             iter((self.whole(source),))
             if file.compressed
-            else _cut(file, [piece for piece in known if piece.end <= file.bytes], target_bytes)
+            else _cut(file, _coarser([piece for piece in known if piece.end <= file.bytes], target_bytes), target_bytes)
         )
         for piece in found:
             pieces.append(piece)
@@ -247,6 +249,21 @@ def _chunks(path: Path, offset: int) -> Iterator[bytes]:
                 yield chunk
     except OSError as error:
         raise UnreadableInput(f"{path}: cannot be read ({error.strerror}); check its permissions.") from error
+
+
+def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:
+    """Forget cuts between small pieces where there are many, as of a log that is read again whenever it has grown.
+
+    The last ones are kept, so that a piece is read anew once in a while only.
+    """
+    if len(known) <= MANY_PIECES:
+        return known
+    kept, start = [], 0
+    for piece in known[: -MANY_PIECES // 2]:
+        if piece.end - start >= target_bytes:
+            kept.append(piece)
+            start = piece.end
+    return [*kept, *known[-MANY_PIECES // 2 - 1 :]]
 
 
 def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece]:

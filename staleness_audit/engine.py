@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -68,12 +68,17 @@ def _exactly(path: Path) -> str:
     return literal("".join(f"[{character}]" if character in "*?[" else character for character in str(path)))
 
 
+def read_parquet(parts: Iterable[Path], **options: bool) -> str:
+    """SQL that reads these files, whatever their paths look like, as ``scan`` does."""
+    settings = "".join(f", {name} = {str(value).lower()}" for name, value in options.items())
+    return f"read_parquet([{', '.join(map(_exactly, parts))}], hive_partitioning = false{settings})"
+
+
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
     if parts:
-        files = ", ".join(map(_exactly, parts))
-        options = "union_by_name = true, hive_partitioning = false"  # as in ``scan``
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM read_parquet([{files}], {options})')
+        files = read_parquet(parts, union_by_name=True)
+        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM {files}')
     else:
         columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')

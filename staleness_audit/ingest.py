@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,17 +107,19 @@ def _empty(table: str) -> pl.LazyFrame:
     return frame.with_columns(pl.selectors.categorical().cast(pl.String)).lazy()
 
 
-class _Staged:
-    """Implements ``parser.Staged`` over the parts of all units."""
+class StagedParts:
+    """Implements ``parser.Staged`` over the parts of all units, by table."""
 
     def __init__(self, folder: Path, parts: Mapping[str, list[Path]]) -> None:
         self._folder = folder
         self._parts = parts
 
     def has(self, table: str) -> bool:
+        """See ``parser.Staged.has``."""
         return bool(self._parts.get(table))
 
     def scan(self, table: str) -> pl.LazyFrame:
+        """See ``parser.Staged.scan``."""
         if not self.has(table):
             if table not in SCHEMAS:
                 raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
@@ -125,6 +127,7 @@ class _Staged:
         return scan(self._parts[table], missing_columns="insert", extra_columns="ignore")
 
     def connect(self) -> duckdb.DuckDBPyConnection:
+        """See ``parser.Staged.connect``."""
         connection = connect(self._folder)
         for table in {*self._parts, *SCHEMAS}:
             create_view(connection, table, self._parts.get(table, []))
@@ -217,8 +220,8 @@ def _ingest(
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(folder, {**old.manifest, "inputs": inputs})
         return old
-    facts = _finish(run, parser, keys, key, parts_folder, choice, inputs)
-    return _assemble(run, parser, choice, folder, keys, key, inputs, facts)
+    facts = _finish(run, keys, key, parts_folder, choice, inputs)
+    return _assemble(run, choice, folder, keys, key, inputs, facts)
 
 
 def _load_old(folder: Path, parser: Parser) -> Dataset | None:
@@ -387,7 +390,6 @@ def _fresh_folder(target: Path) -> Iterator[Path]:
 
 def _finish(
     run: RunFiles,
-    parser: Parser,
     keys: list[str],
     key: str,
     parts: Path,
@@ -395,43 +397,50 @@ def _finish(
     inputs: Mapping[str, Any],
 ) -> RunFacts:
     """Let the parser join the units; its rows become one more part, named by the key of the whole run."""
-    staged = _Staged(parts.parent, _by_table([parts / unit for unit in keys]))
+    staged = StagedParts(parts.parent, parts_by_table([parts / unit for unit in keys]))
     shutil.rmtree(parts / key, ignore_errors=True)
     with _fresh_folder(parts / key) as folder, PartWriter(folder) as sink:
-        for source, why in run.repeated:
-            sink.diagnose("note", "file-not-read", f"Not read: {why}.", source=source)
-        for source, why in run.skipped:
-            holds = _could_hold_logs(run, source, inputs)
-            sink.diagnose(
-                "warning" if holds else "note",
-                "file-not-read",
-                f"Not read: {why}.{' If it holds logs of the run, copy them into it.' if holds else ''}",
-                source=source,
-                opens="training" if holds else None,
-            )
-        for left, read in _left_for_another(run, inputs):
-            sink.diagnose(
-                "error",
-                "one-name-two-files",
-                f"Not read: {read} has the same name and other contents, and was read instead; "
-                "remove the one that is not the run's.",
-                source=left,
-                opens="training",
-            )
-        facts = parser.finish(staged, run, sink)
-        if facts.dialect is None and choice.detection.dialect is not None:
-            facts = dataclasses.replace(facts, dialect=choice.detection.dialect)
+        return join_units(run, choice, staged, sink, inputs)
+
+
+def join_units(
+    run: RunFiles, choice: plugins.Choice, staged: StagedParts, sink: PartWriter, read: Collection[str]
+) -> RunFacts:
+    """Say which files were not read, and let the parser finish; ``read`` are the sources that some unit has read."""
+    for source, why in run.repeated:
+        sink.diagnose("note", "file-not-read", f"Not read: {why}.", source=source)
+    for source, why in run.skipped:
+        holds = _could_hold_logs(run, source, read)
+        sink.diagnose(
+            "warning" if holds else "note",
+            "file-not-read",
+            f"Not read: {why}.{' If it holds logs of the run, copy them into it.' if holds else ''}",
+            source=source,
+            opens="training" if holds else None,
+        )
+    for left, instead in _left_for_another(run, read):
+        sink.diagnose(
+            "error",
+            "one-name-two-files",
+            f"Not read: {instead} has the same name and other contents, and was read instead; "
+            "remove the one that is not the run's.",
+            source=left,
+            opens="training",
+        )
+    facts = choice.parser.finish(staged, run, sink)
+    if facts.dialect is None and choice.detection.dialect is not None:
+        facts = dataclasses.replace(facts, dialect=choice.detection.dialect)
     return facts
 
 
-def _could_hold_logs(run: RunFiles, source: str, inputs: Mapping[str, Any]) -> bool:
+def _could_hold_logs(run: RunFiles, source: str, inputs: Collection[str]) -> bool:
     """Whether what was not read could be a folder, or a file of a kind that was read elsewhere in the run."""
     suffixes = {Path(run.file(read).name).suffix for read in inputs}
     suffix = Path(source.removesuffix(".gz").removesuffix(".zst")).suffix
     return suffix in suffixes or (run.root / source).is_dir()
 
 
-def _left_for_another(run: RunFiles, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _left_for_another(run: RunFiles, inputs: Collection[str]) -> Iterator[tuple[str, str]]:
     """Yield files that no unit reads although one reads another file of their name (``x.log.gz`` beside ``x.log``)."""
     read = {run.file(source).name: source for source in inputs}
     for file in run.files:
@@ -439,7 +448,8 @@ def _left_for_another(run: RunFiles, inputs: Mapping[str, Any]) -> Iterator[tupl
             yield file.source, read[file.name]
 
 
-def _by_table(folders: list[Path]) -> dict[str, list[Path]]:
+def parts_by_table(folders: list[Path]) -> dict[str, list[Path]]:
+    """The parts that units left in their folders, by table, in the order of the units."""
     tables: dict[str, list[Path]] = {}
     for folder in folders:
         for part in sorted(folder.glob("*.parquet")):
@@ -454,7 +464,6 @@ def _table_of(part: Path) -> str:
 
 def _assemble(
     run: RunFiles,
-    parser: Parser,
     choice: plugins.Choice,
     folder: Path,
     keys: list[str],
@@ -474,24 +483,25 @@ def _assemble(
     tables["sources"] = [f"sources/{key}.parquet"]
     (folder / "sources").mkdir(exist_ok=True)
     rows = _rows_per_source(folder, tables)
-    pq.write_table(_sources(run, parser, inputs, rows), folder / tables["sources"][0])
-    manifest = {
-        "layout": LAYOUT_VERSION,
-        "tool_version": __version__,
-        "identity": _identity(parser),
-        "key": key,
-        "run": str(run.path),
-        "parser": parser.name,
-        "parser_version": parser.version,
-        "detected_by": list(choice.detection.evidence),
-        "facts": _plain(facts),
-        "figures": [[figure.raw_name, figure.measures] for figure in parser.card.figures],
-        "tables": tables,
-        "inputs": inputs,
-    }
-    dataset = _publish(folder, manifest)
+    pq.write_table(_sources(run, choice.parser, inputs, rows), folder / tables["sources"][0])
+    dataset = _publish(folder, {**describe(run, choice, facts), "key": key, "tables": tables, "inputs": inputs})
     _clean(folder, {*keys, key}, tables)
     return dataset
+
+
+def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str, Any]:
+    """What ``run.json`` says beside the names of parts: the run, its parser, its facts."""
+    return {
+        "layout": LAYOUT_VERSION,
+        "tool_version": __version__,
+        "identity": _identity(choice.parser),
+        "run": str(run.path),
+        "parser": choice.parser.name,
+        "parser_version": choice.parser.version,
+        "detected_by": list(choice.detection.evidence),
+        "facts": _plain(facts),
+        "figures": [[figure.raw_name, figure.measures] for figure in choice.parser.card.figures],
+    }
 
 
 def _publish(folder: Path, manifest: Mapping[str, Any]) -> Dataset:

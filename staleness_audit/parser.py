@@ -205,9 +205,11 @@ class Parser(Protocol):
     """One log format. ``card`` describes it for ``staleness-audit frameworks`` and the documentation.
 
     Optional attributes: ``assumptions`` (a dict from the keys of ``--assume`` that ``finish`` looks up in
-    ``run.assume`` to what they mean), ``uses_processes`` (False = units are read in threads of this process), and
+    ``run.assume`` to what they mean), ``uses_processes`` (False = units are read in threads of this process),
     ``belong_together(run, folders)`` (whether folders side by side, which it recognises by files of the same names,
-    are one run's; from names and first bytes like ``detect``; without it they are runs of their own).
+    are one run's; from names and first bytes like ``detect``; without it they are runs of their own), and
+    ``units_stand_alone`` (True = each unit writes the finished rows of its lines; ``finish`` writes diagnostics only
+    and reads staged tables of the parser's own only, so that a watch need not read again what it has read).
     """
 
     name: str

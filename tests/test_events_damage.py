@@ -169,6 +169,14 @@ def test_a_missing_header_is_named(tmp_path: Path) -> None:
     assert data["verdict"] == "inconclusive"
 
 
+@pytest.mark.parametrize("unseen", ["dropped", ["trained"], [1]])
+def test_unseen_fates_that_are_none_are_taken_for_all(tmp_path: Path, unseen: object) -> None:
+    header = {**json.loads(RAW[0]), "unseen": unseen}
+    data = report(tmp_path, joined([json.dumps(header).encode(), *RAW[1:]]))
+    assert said(data, "bad-header") == [(NAME, 1)]
+    assert data["trajectories"]["lost"] == {"unknown": {"lo": 0, "hi": None}}
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"\x00", b"{}"])
 def test_a_file_without_content_is_named(tmp_path: Path, data: bytes) -> None:
     document = report(tmp_path, joined(RAW), data)

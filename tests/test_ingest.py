@@ -22,6 +22,7 @@ from oracle.logs import Line, closed, dump
 from staleness_parsers.events import EventsParser
 from test_properties import examples, files_of, written
 
+from staleness_audit import discovery
 from staleness_audit import ingest as ingestion
 from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles
@@ -92,6 +93,24 @@ def test_of_a_grown_file_only_the_new_lines_are_read(run: Path, read: list[Any])
         stream.write(dump(LINES[-1:]))
     assert answer(run)["tokens"]["trained"] == {"lo": 20, "hi": 20}
     assert read == [("w.staleness.jsonl", len(LINES), len(dump(LINES[-1:])))]
+
+
+def test_a_file_that_has_grown_often_is_not_kept_in_ever_more_pieces(
+    run: Path, read: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line after line, each a piece of its own; from the sixth on, the old ones are joined, and read once more."""
+    monkeypatch.setattr(discovery, "MANY_PIECES", 4)
+    log = run / "w.staleness.jsonl"
+    log.write_bytes(dump(LINES[:1]))
+    for line in LINES[1:]:
+        with log.open("ab") as stream:
+            stream.write(dump([line]))
+        result = answer(run)
+    assert result["tokens"]["trained"] == {"lo": 20, "hi": 20}
+    assert result == answer(run)
+    firsts = [first for source, first, _ in read if source == log.name]
+    # Two lines at first, then one after the other; with the last one, lines 1 to 4 were joined and read anew.
+    assert sorted(firsts) == [1, 1, 3, 4, 5, 6, 7]
 
 
 def test_a_line_that_was_half_written_is_read_when_it_is_whole(run: Path) -> None:

@@ -316,7 +316,7 @@ class TestHeads:
 
         result = audited(closed(span("a", 1, 0), trained("a", 1), step(1, 0)), bound=1)
         with result.rebuilt.dataset.connect() as connection:
-            rebuilding._prepare(connection, result.rebuilt.dataset, *rebuilding.STEP_RANGE)
+            rebuilding.prepare(connection, result.rebuilt.dataset, *rebuilding.STEP_RANGE)
             for module in rebuilding.modules():
                 connection.execute(genuine(module))
                 made[module.product] = [row[0] for row in connection.execute(f"DESCRIBE {module.product}").fetchall()]

@@ -7,7 +7,7 @@ counts for certain and an upper end from what may count; what went unread opens 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -98,7 +98,9 @@ def _uncross(document: dict[str, Any]) -> None:
 
     Contradictions are looked for where they arise; this is the net below them, so that no claim rests on one.
     """
-    crossed = [name for part in document for name in _crossed(document[part], part)]
+    crossed: list[str] = []
+    for part, value in document.items():
+        _put_in_order(value, part, crossed)
     if not crossed:
         return
     document["diagnostics"]["errors"] += 1
@@ -117,18 +119,20 @@ def _uncross(document: dict[str, Any]) -> None:
         document["verdict"] = "inconclusive"
 
 
-def _crossed(value: Any, name: str) -> Iterator[str]:
-    """Yield the names of crossed intervals below ``value``, whose ends are put in order."""
+def _put_in_order(value: Any, name: str, crossed: list[str]) -> None:
+    """Put the ends of crossed intervals below ``value`` in order; append their names to ``crossed``."""
     if isinstance(value, dict):
         low, high = value.get("lo"), value.get("hi")
         if low is not None and high is not None and low > high:
             value["lo"], value["hi"] = high, low
-            yield name
+            crossed.append(name)
         for key, part in value.items():
-            yield from _crossed(part, f"{name}.{key}")
+            if part.__class__ is dict or part.__class__ is list:  # names of plain values need not be made
+                _put_in_order(part, f"{name}.{key}", crossed)
     elif isinstance(value, list):
         for index, part in enumerate(value):
-            yield from _crossed(part, f"{name}[{index}]")
+            if part.__class__ is dict or part.__class__ is list:
+                _put_in_order(part, f"{name}[{index}]", crossed)
 
 
 def _run(rebuilt: Rebuilt, classes: Classes, openings: Openings) -> dict[str, Any]:

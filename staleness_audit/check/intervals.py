@@ -103,6 +103,15 @@ def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:
     return None if best is None else float(best)
 
 
+def merged(classes: Iterable[Class]) -> list[Class]:
+    """Join classes of the same values, as those of different steps: what follows from them costs by how many there are."""
+    found: dict[tuple[float | None, float | None], tuple[int, int | None]] = {}
+    for item in classes:
+        least, most = found.get((item.lo, item.hi), (0, 0))
+        found[item.lo, item.hi] = (least + item.n_lo, None if most is None or item.n_hi is None else most + item.n_hi)
+    return [Class(low, high, least, most) for (low, high), (least, most) in found.items()]
+
+
 def _floor(item: Class) -> float:
     """Return the least value of a class; no staleness is below zero."""
     return 0 if item.lo is None else item.lo

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from staleness_audit.check.classes import Classes, Rows
-from staleness_audit.check.intervals import Class, Interval, histogram, mean, quantile
+from staleness_audit.check.intervals import Class, Interval, histogram, mean, merged, quantile
 from staleness_audit.check.openings import Openings
 
 
@@ -24,7 +24,7 @@ def _member_class(row: Mapping[str, Any], lost: bool) -> Class:
 
 def staleness(classes: Classes, openings: Openings, facts: Mapping[str, Any], trained: Interval) -> dict[str, Any]:
     """Return the ``staleness`` block: extremes, means and quantiles as intervals, and both histograms."""
-    tokens = [token_class(row) for row in classes.tokens]
+    tokens = merged(token_class(row) for row in classes.tokens)
     members = [_member_class(row, openings.training) for row in classes.trajectories]
     largest = _largest(classes, openings)
     known = max((row["v_train_hi"] or 0 for row in classes.steps), default=0)

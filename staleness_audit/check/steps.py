@@ -58,7 +58,7 @@ def per_step_rows(
             "members": trajectories,
             "loss": loss,
             "violating": violating,
-            "members_mean": mean(members),
+            "by_member": members,
             "shown": {
                 "step": step["step"],
                 "attempt": step["attempt"],
@@ -245,6 +245,8 @@ def reported_rows(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[s
         .collect()
         .to_dicts()
     )
+    if not rows:
+        return []
     names = {row["name"] for row in rows}
     rebuilt_values = {
         key: {
@@ -252,7 +254,7 @@ def reported_rows(rebuilt: Rebuilt, per_step: Mapping[tuple[int, int], Mapping[s
             "step.loss_tokens": row["loss"],
             "step.staleness_max": row["shown"]["max"],
             "step.staleness_token_mean": row["shown"]["mean"],
-            "step.staleness_trajectory_mean": row["members_mean"],
+            "step.staleness_trajectory_mean": mean(row["by_member"]),
             "step.dropped": row["shown"]["dropped"],
         }
         for key, row in per_step.items()

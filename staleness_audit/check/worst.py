@@ -17,11 +17,15 @@ from staleness_audit.rebuild import Rebuilt, zoom
 Rows = list[dict[str, Any]]
 
 
-def worst_violations(rebuilt: Rebuilt, bound: int, count: int, groups_per_step: int | None, lost: bool) -> Rows:
+def worst_violations(
+    rebuilt: Rebuilt, bound: int, count: int, groups_per_step: int | None, lost: bool, *, newest: bool = False
+) -> Rows:
     """Return up to ``count`` uses that violate the bound, proven ones first, the most stale first.
 
-    ``lost``: lines are missing that may have held older tokens of any of them, so upper ends are open.
+    ``lost``: lines are missing that may have held older tokens of any of them, so upper ends are open. ``newest``: those
+    of the latest steps come first instead.
     """
+    latest, of_step = ("step_key DESC, ", "attempt DESC, step DESC, ") if newest else ("", "")
     with rebuilt.connect() as connection:
         picked = _rows(
             connection,
@@ -30,11 +34,11 @@ def worst_violations(rebuilt: Rebuilt, bound: int, count: int, groups_per_step: 
                     SELECT key, step_key, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
                     FROM use_lives
                     WHERE (staleness_hi IS NULL OR staleness_hi > {bound}) AND (loss_hi IS NULL OR loss_hi > 0)
-                    ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, step_key, key
+                    ORDER BY proven DESC, {latest}staleness_lo DESC, staleness_hi DESC NULLS FIRST, step_key, key
                     LIMIT {count}
                 )
                 SELECT * FROM named_uses JOIN picked USING (key, step_key)
-                ORDER BY proven DESC, staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id""",
+                ORDER BY proven DESC, {of_step}staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id""",
         )
         admitted_before = _admitted_before(connection, [row["key"] for row in picked]) if groups_per_step else {}
     if not picked:

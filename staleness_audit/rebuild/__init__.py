@@ -140,6 +140,10 @@ class Rebuilt:
         """Return a published product as a Polars lazy frame."""
         return scan(self.parts(product))
 
+    def dataset_of(self, trajectories: Sequence[str]) -> Dataset:
+        """Return tables that hold at least all rows of these trajectories and their groups."""
+        return self.dataset
+
     def frame(self, product: str) -> pl.DataFrame:
         """Return a published product as a frame; meant for the small ones (classes, steps)."""
         return self.scan(product).collect()
@@ -185,7 +189,7 @@ def _run(
     aside.mkdir(parents=True)
     counter = _Counter(progress)
     with dataset.connect() as connection:
-        _prepare(connection, dataset, *steps)
+        prepare(connection, dataset, *steps)
         counter.total = len(modules())
         _run_stage(connection, "run", aside, counter)
         count = count_partitions(connection)
@@ -221,7 +225,7 @@ def _run_stage(connection: duckdb.DuckDBPyConnection, stage: str, folder: Path, 
     for index, module in enumerate(modules()):
         if module.stage == stage:
             counter.starts(module.product)
-            _make(connection, module, folder / f"{module.product}.0.parquet" if module.published else None)
+            make(connection, module, folder / f"{module.product}.0.parquet" if module.published else None)
             _drop(connection, _last_used_by(index))
 
 
@@ -237,7 +241,7 @@ def _run_partitions(
                 continue
             counter.starts(module.product)
             place = folder if module.published else folder / ".partitions" if module.product in handed else None
-            _make(connection, module, place / f"{module.product}.{number}.parquet" if place else None)
+            make(connection, module, place / f"{module.product}.{number}.parquet" if place else None)
             _drop(connection, _last_used_by(index))
     partitions.select_all()
     for module in modules():
@@ -252,7 +256,7 @@ def _drop(connection: duckdb.DuckDBPyConnection, products: Sequence[str]) -> Non
         connection.execute(f"DROP TABLE IF EXISTS temp.{product}")
 
 
-def _make(connection: duckdb.DuckDBPyConnection, module: Module, part: Path | None) -> None:
+def make(connection: duckdb.DuckDBPyConnection, module: Module, part: Path | None) -> None:
     """Make a product; one that has a file is written at once and read from it by later modules, to save memory."""
     if module.lens or part is None:
         connection.execute(module.create())
@@ -266,8 +270,9 @@ def _make(connection: duckdb.DuckDBPyConnection, module: Module, part: Path | No
 @contextmanager
 def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Rebuild a few trajectories by themselves, as one partition, and yield a connection with its products."""
-    with rebuilt.dataset.connect() as connection:
-        _prepare(connection, rebuilt.dataset, *STEP_RANGE)
+    dataset = rebuilt.dataset_of(trajectories)
+    with dataset.connect() as connection:
+        prepare(connection, dataset, *STEP_RANGE)
         connection.register("wanted", pa.table({"trajectory_id": pa.array(list(trajectories), pa.string())}))
         for table in DIVIDED:
             # An event of a group is one of each of its members.
@@ -282,7 +287,7 @@ def zoom(rebuilt: Rebuilt, trajectories: Sequence[str]) -> Iterator[duckdb.DuckD
         yield connection
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
+def prepare(connection: duckdb.DuckDBPyConnection, dataset: Dataset, first: int, last: int) -> None:
     """Give the modules what is not a table: the attempts, the run's facts, and the range of steps."""
     connection.register("attempts", _attempts(dataset))
     connection.register(

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -29,16 +30,25 @@ class LogFiles:
         header: the header's fields but ``writer`` and ``format``.
         rotate_bytes: a new part begins when one has reached this size; None for one file.
         compress: whether full parts are compressed with zstd in the background, where a module for it is found.
+        uncompressed: called in the background with the error that kept a full part from being compressed.
     """
 
     def __init__(
-        self, folder: Path, writer: str, header: dict[str, Any], rotate_bytes: int | None, compress: bool
+        self,
+        folder: Path,
+        writer: str,
+        header: dict[str, Any],
+        rotate_bytes: int | None,
+        compress: bool,
+        uncompressed: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         self.folder = folder
         self.header = header
         self.rotate_bytes = rotate_bytes
         self.compress = compress
         self._writer = writer
+        self._uncompressed = uncompressed
+        self._compressing: list[threading.Thread] = []
         self._name: str | None = None
         self._descriptor: int | None = None
         self._path: Path | None = None
@@ -56,6 +66,11 @@ class LogFiles:
 
         Raises ``OSError`` if no file can be opened. A line that was cut by an error is ended before the next one.
         """
+        if self._descriptor is not None and not self._torn and self.rotate_bytes is None:
+            written, error = _write(self._descriptor, data)  # nearly always
+            if error is None:
+                return written, None
+            return self._cut(data, written), error
         if self._descriptor is not None and self.rotate_bytes is not None and self._size >= self.rotate_bytes:
             self._finish_part()
         if self._descriptor is None:
@@ -66,9 +81,13 @@ class LogFiles:
                 return 0, error
             self._torn = False
         written, error = _write(self._descriptor, data)
+        return self._cut(data, written), error
+
+    def _cut(self, data: bytes, written: int) -> int:
+        """Note where the file ends now, in the midst of a line or not."""
         self._torn = written < len(data) and data[written - 1 : written] not in (b"", b"\n")
         self._size += written
-        return written, error
+        return written
 
     def close(self) -> None:
         """Close the file; a later ``append`` goes on in it."""
@@ -76,6 +95,13 @@ class LogFiles:
             with suppress(OSError):
                 os.close(self._descriptor)
             self._descriptor = None
+
+    def settle(self, seconds: float) -> None:
+        """Wait, up to ``seconds``, until full parts are compressed."""
+        until = time.monotonic() + seconds
+        for thread in self._compressing:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._compressing = [thread for thread in self._compressing if thread.is_alive()]
 
     def _open(self) -> int:
         if self._path is not None:  # closed before: go on
@@ -113,7 +139,14 @@ class LogFiles:
         self._part += 1
         if self.compress and full is not None and (opener := _zstd()) is not None:
             # A full part may take a second; the next lines must not wait for it.
-            threading.Thread(target=_compress, args=(full, opener), name="staleness-recorder-zstd").start()
+            arguments = (full, opener, self._uncompressed)
+            thread = threading.Thread(target=_compress, args=arguments, name="staleness-recorder-zstd")
+            try:
+                thread.start()
+            except RuntimeError as error:  # no thread to be had, or the interpreter is shutting down
+                self._uncompressed(error)
+                return
+            self._compressing = [*(each for each in self._compressing if each.is_alive()), thread]
 
 
 def _word(text: str) -> str:
@@ -144,7 +177,7 @@ def _zstd() -> Callable[[Path], BinaryIO] | None:
     return lambda path: zstd.open(path, "wb")  # type: ignore[no-any-return,unused-ignore]
 
 
-def _compress(path: Path, opener: Callable[[Path], BinaryIO]) -> None:
+def _compress(path: Path, opener: Callable[[Path], BinaryIO], failed: Callable[[Exception], None]) -> None:
     """Replace a file by its compressed copy; on any error the file stays. A reader who sees both takes one."""
     part = path.with_name(path.name + ".zst.part")
     try:
@@ -153,6 +186,7 @@ def _compress(path: Path, opener: Callable[[Path], BinaryIO]) -> None:
                 target.write(block)
         part.replace(path.with_name(path.name + ".zst"))
         path.unlink()
-    except Exception:  # whatever a codec may raise, the log itself is whole
+    except Exception as error:  # whatever a codec may raise, the log itself is whole
         with suppress(OSError):
             part.unlink(missing_ok=True)
+        failed(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,20 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 _WORDS = frozenset({"trajectory_id", "group_id", "role", "reason", "worker"})
 _TIMES = ("ts", "started", "ended")
 
-_dumps = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+
+
+def _make_dumps() -> Callable[[Any], str]:
+    """The encoder's ``encode``, without making its C part anew for each line (a third of the cost of one)."""
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without it
+        return _encoder.encode
+    to_text = json.encoder.encode_basestring
+    encode = make(None, _encoder.default, to_text, None, ":", ",", False, False, False)
+    return lambda event: "".join(encode(event, 0))
+
+
+_dumps = _make_dumps()
 
 
 def plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -30,17 +31,24 @@ from staleness_audit.recorder.lines import PLAIN, event_line, plain, plain_confi
 INTERVAL = 0.05
 """Seconds between an event and the write that holds it; half of the 100 ms promised, for the machine's sake."""
 
+COMPRESSED_WITHIN = 5.0
+"""Seconds that ``close`` waits for full files to be compressed, so that the end line can say which could not be."""
+
 _LOGGER = logging.getLogger("staleness_audit.recorder")
 _recorders: set[Recorder] = set()
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Events of this process: ``written``, ``dropped`` as the buffer was full, ``failed`` to be made or written."""
+    """Events of this process: ``written``, ``dropped`` as the buffer was full, ``failed`` to be made or written.
+
+    ``uncompressed``: full files that should have been compressed and could not be; nothing is lost by that.
+    """
 
     written: int
     dropped: int
     failed: int
+    uncompressed: int = 0
 
 
 class Recorder:
@@ -62,6 +70,7 @@ class Recorder:
         compress: compress full files with zstd if a module for it is there.
         framework, bound, unit, config, attempt, resumed_after, groups_per_step: of the header (``docs/events.md``);
             give the same to all processes of a launch.
+        unseen: fates that no process of the run records, see the method of this name.
 
     Raises ``TypeError`` if a number among the header's fields is none; nothing is written before the first event.
     """
@@ -82,6 +91,7 @@ class Recorder:
         attempt: int | None = None,
         resumed_after: int | None = None,
         groups_per_step: int | None = None,
+        unseen: Iterable[str] = (),
     ) -> None:
         numbers = {
             "bound": bound,
@@ -100,6 +110,7 @@ class Recorder:
             "unit": unit,
             "clock": "epoch",
             "config": None if config is None else plain_config(config),
+            "unseen": sorted(map(str, unseen)) or None,
             **{name: None if number is None else index(number) for name, number in numbers.items()},
         }
         self._begin()
@@ -116,12 +127,15 @@ class Recorder:
         self._numbers = count(1)
         self._buffer: list[tuple[str, int, dict[str, Any]]] = []
         self._direct = self._durable
-        self._files = LogFiles(self._folder, self._writer, self._header, self._rotate_bytes, self._compress)
-        self._written = self._dropped = self._failed = 0
+        self._files = LogFiles(
+            self._folder, self._writer, self._header, self._rotate_bytes, self._compress, self._not_compressed
+        )
+        self._written = self._dropped = self._failed = self._uncompressed = 0
         self._ended = self._warned = self._known = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         header = {name: value for name, value in self._header.items() if name != "clock"}
+        header["unseen"] = header["unseen"] or ()
         options = {
             "durable": self._durable,
             "capacity": self._capacity,
@@ -141,7 +155,7 @@ class Recorder:
     @property
     def stats(self) -> Stats:
         """What was written and what was not, in this process."""
-        return Stats(self._written, self._dropped, self._failed)
+        return Stats(self._written, self._dropped, self._failed, self._uncompressed)
 
     def event(self, kind: str, /, **fields: Any) -> None:
         """Record an event of any kind."""
@@ -195,6 +209,14 @@ class Recorder:
             self._hurry.set()
         return len(buffer) == 1
 
+    def unseen(self, *fates: str) -> None:
+        """Say in the header which fates (``dropped``, ``cancelled``, ``lost``, ``pending``) are not recorded.
+
+        Without it, the audit takes a fate that is not in the log for one that nothing met. To be said before the first
+        event; adapters say it.
+        """
+        self._header["unseen"] = sorted({*(self._header["unseen"] or ()), *fates}) or None
+
     def missed(self, error: Exception) -> None:
         """Something happened that could not be made an event (an adapter met what it does not know): leave a gap."""
         next(self._numbers)
@@ -222,7 +244,12 @@ class Recorder:
                     self._direct = True
                 self._write(batch)
                 if number:
-                    self._write([("end", number, {"unwritten": self._dropped + self._failed or None})])
+                    self._files.settle(COMPRESSED_WITHIN)
+                    lacking = {
+                        "unwritten": self._dropped + self._failed or None,
+                        "uncompressed": self._uncompressed or None,
+                    }
+                    self._write([("end", number, lacking)])
                 self._files.close()
             _recorders.discard(self)
             self._known = False
@@ -295,6 +322,20 @@ class Recorder:
             self._failed += events
             self._ended = self._ended and not events
         self._warn(f"{error} ({type(error).__name__}); the events' numbers are missing in the log")
+
+    def _not_compressed(self, error: Exception) -> None:
+        with self._lock:
+            self._uncompressed += 1
+            first = self._uncompressed == 1
+        if first:
+            with suppress(Exception):
+                _LOGGER.warning(
+                    "Recorder %s in %s: a full file was left uncompressed: %s (%s). Further ones are only counted.",
+                    self._writer,
+                    self._folder,
+                    error,
+                    type(error).__name__,
+                )
 
     def _warn(self, why: str) -> None:
         """Say it once: a full disk would otherwise fill the console too."""

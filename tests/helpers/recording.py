@@ -31,3 +31,33 @@ def soak(record: Recorder, process: int, seconds: float) -> None:
     record.sync(step)
     record.close()
     assert record.stats.dropped == record.stats.failed == 0
+
+
+SOAK_WORKERS = 7
+"""Rollout workers beside the one trainer of the watched soak."""
+
+
+def soak_worker(record: Recorder, worker: int, steps: int, seconds: float) -> None:
+    """Generate a trajectory of 10 tokens for each step, by the version before the step's (at first by v0)."""
+    begun = time.monotonic()
+    for step in range(steps):
+        name = f"{worker}/{step}"
+        record.admitted(name)
+        record.span(name, tokens=10, version=max(step - 1, 0))
+        record.finished(name)
+        time.sleep(max(0.0, begun + seconds * step / steps - time.monotonic()))
+    record.close()
+    assert record.stats.dropped == record.stats.failed == 0
+
+
+def soak_trainer(record: Recorder, steps: int, seconds: float) -> None:
+    """Train all workers' trajectories of a step in it; some lines come before those of the workers."""
+    begun = time.monotonic()
+    for step in range(steps):
+        started = time.time()
+        for worker in range(SOAK_WORKERS):
+            record.trained(f"{worker}/{step}", step=step)
+        record.step(step, version=step, started=started, trajectories=SOAK_WORKERS, loss_tokens=10 * SOAK_WORKERS)
+        time.sleep(max(0.0, begun + seconds * step / steps - time.monotonic()))
+    record.close()
+    assert record.stats.dropped == record.stats.failed == 0

@@ -171,6 +171,29 @@ def test_rotated_files_are_one_log(tmp_path: Path) -> None:
     assert audit(tmp_path / "run").verdict == "inconclusive"
 
 
+def test_a_file_that_cannot_be_compressed_is_whole_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """The codec fails on every full file: all lines are there, and the end line says how many files were left."""
+
+    def fails(path: Path) -> Any:
+        raise MemoryError("no room for a window")
+
+    monkeypatch.setattr(files, "_zstd", lambda: fails)
+    with Recorder(tmp_path / "run", durable=True, bound=2, rotate_bytes=3000, compress=True) as record:
+        for step in range(40):
+            one_step(record, f"t{step}", step)
+    left = len(list((tmp_path / "run").iterdir())) - 1
+    assert left > 2
+    assert record.stats == Stats(written=120, dropped=0, failed=0, uncompressed=left)
+    assert sorted(event["n"] for event in events(tmp_path / "run")) == list(range(1, 122))
+    (end,) = (event for event in events(tmp_path / "run") if event["kind"] == "end")
+    assert end == {"kind": "end", "n": 121, "uncompressed": left}
+    assert len(caplog.records) == 1
+    assert "no room for a window" in caplog.records[0].getMessage()
+    assert audit(tmp_path / "run").verdict == "pass"
+
+
 def wait_for_threads() -> None:
     """Wait until full parts are compressed."""
     for thread in threading.enumerate():

@@ -332,6 +332,17 @@ def test_a_pickled_recorder_keeps_its_settings(tmp_path: Path) -> None:
     assert first == second == {**first, "framework": "toy", "bound": 2, "config": {"a": [1]}}
 
 
+def test_fates_that_nobody_records_are_not_taken_for_none(tmp_path: Path) -> None:
+    """One writer of two says that it sees no drops; so there may be some."""
+    for number, unseen in enumerate(((), ("dropped",))):
+        made = Recorder(tmp_path / "run", f"w{number}", bound=2, unseen=unseen)
+        with pickle.loads(pickle.dumps(made)) as record:
+            one_step(record, f"t{number}", step=number + 3)
+    data = audit(tmp_path / "run").data
+    assert data["trajectories"]["dropped"] == {"unknown": {"lo": 0, "hi": None}}
+    assert data["trajectories"]["cancelled"] == {}
+
+
 def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
     done = python(
         """

@@ -11,6 +11,8 @@ from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Si
 from staleness_parsers.events.columns import FORMAT, whole_number
 from staleness_parsers.events.numbering import intact, pieces_by_writer
 
+FATES = frozenset({"dropped", "cancelled", "lost", "pending"})
+
 
 def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: int, sink: Sink) -> RunFacts:
     """Take bound, configuration and attempts from the headers; ``files`` is how many files there are."""
@@ -44,6 +46,7 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
         guarantee=Guarantee(None, "an event log says what happened, not which mechanism was at work"),
         attempts=attempts,
         signs=_signs(staged, headers),
+        unseen=_unseen(headers, sink),
         undone=not whole,
         hints=[Hint("which bound was wanted", 'write "bound" into the header, or give --bound')]
         if bound is None
@@ -67,6 +70,25 @@ def _report_headers(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -
                     line=1,
                     opens="training",
                 )
+
+
+def _unseen(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> frozenset[str]:
+    """Fates that some writer says the log does not show."""
+    found: set[str] = set()
+    for file, header in headers:
+        stated = header.get("unseen")
+        words = {str(word) for word in stated} if isinstance(stated, list) else set()
+        if stated is not None and (not isinstance(stated, list) or words - FATES):
+            sink.diagnose(
+                "warning",
+                "bad-header",
+                f"The header's unseen is no list of {', '.join(sorted(FATES))}; it was taken for all of them.",
+                source=file.source,
+                line=1,
+            )
+            words = set(FATES)
+        found |= words
+    return frozenset(found)
 
 
 def _stated_attempts(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> dict[int, set[int]]:

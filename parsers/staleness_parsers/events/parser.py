@@ -33,8 +33,9 @@ class EventsParser:
     """Reads canonical event logs; see the module's docstring."""
 
     name = "events"
-    version = "2"
+    version = "3"
     uses_processes = False  # DuckDB already works on all cores
+    units_stand_alone = True
     card = Card(
         title="Canonical event log",
         unit="as the writer states it (training steps by default)",

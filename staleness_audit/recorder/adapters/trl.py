@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
+from staleness_audit.recorder.adapters.steps import unharmed
 from staleness_audit.recorder.recorder import Recorder
 
 
@@ -88,10 +89,8 @@ def _safely(method: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(method)
     def safe(self: _Steps, *arguments: Any) -> None:
-        try:
+        with unharmed(self.record):
             method(self, *arguments)
-        except Exception as error:
-            self.record.missed(error)
 
     return safe
 
