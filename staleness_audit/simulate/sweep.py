@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
@@ -16,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from staleness_audit.errors import AuditError
+from staleness_audit.limits import limits
 from staleness_audit.simulate.policies import POLICIES, build
 from staleness_audit.simulate.setup import Setup, read_costs
 from staleness_audit.simulate.workload import read_workload
@@ -209,7 +209,7 @@ def _noted(notes: Path) -> dict[str, dict[str, Any]]:
 
 
 def _parallel(points: Sequence[Point], workers: int | None) -> Iterator[dict[str, Any]]:
-    workers = workers or os.cpu_count() or 1
+    workers = workers or limits().workers
     if workers == 1 or len(points) < 2:
         yield from map(run, points)
         return
