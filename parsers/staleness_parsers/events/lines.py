@@ -145,7 +145,8 @@ def _converted(data: bytes, survey: _Survey) -> bool:
     """
     texts = sum(data.count(after) for after in (b'":"', b'": "'))
     truths = sum(data.count(after) for after in (b'":true', b'": true', b'":false', b'": false'))
-    return (texts, truths) != (survey.texts, survey.truths)
+    in_lists = any(start in data for start in (b'["', b"[true", b"[false"))
+    return in_lists or (texts, truths) != (survey.texts, survey.truths)
 
 
 def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:
