@@ -42,8 +42,9 @@ def kinds(run: Path) -> Files:
 def variants(files: Files) -> Iterator[tuple[str, Callable[[Files], object], bool]]:
     """Yield the name of a change, what it does, and whether it is a log that ends early (rather than a missing one)."""
     for gone in files:
-        yield f"without {gone}", lambda found, gone=gone: remove(found[gone]), False
-        yield f"only {gone}", lambda found, kept=gone: [remove(found[one]) for one in found if one != kept], False
+        if len(files) > 1:
+            yield f"without {gone}", lambda found, gone=gone: remove(found[gone]), False
+            yield f"only {gone}", lambda found, kept=gone: [remove(found[one]) for one in found if one != kept], False
         if len(files[gone]) > 2:
             yield f"one missing of {gone}", lambda found, one=gone: found[one][len(found[one]) // 2].unlink(), False
     yield "the last 30 % of every file", lambda found: [shorten(path) for one in found.values() for path in one], True
