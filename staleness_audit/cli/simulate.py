@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, plain, progress_bar, stdout
+from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
 from staleness_audit.cli.options import Format, QuietOption
 from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, settings
 from staleness_audit.errors import AuditError
@@ -162,25 +162,32 @@ def _empty(folder: Path) -> Path:
 
 
 def _print_summary(policy: str, figures: dict[str, Any], folder: Path | None) -> None:
-    stdout.print()
+    from rich.text import Text
+
+    from staleness_audit.report.terminal.page import Page
+
+    page = Page(stdout)
     what = f"{figures['steps']:,} steps in {figures['seconds']:,.1f} simulated seconds"
-    stdout.print(f" [bold]{plain(policy)}[/]: {what}")
-    if figures["stalled"]:
-        stdout.print("  [bold red]stalled[/]: nothing can begin, finish or be trained any more")
-    if figures["staleness_max"] is None:
-        stdout.print("  nothing was trained")
-    else:
-        stdout.print(
-            f"  staleness    {figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most, over "
-            f"{figures['tokens_trained']:,} trained tokens of {figures['trajectories_trained']:,} trajectories"
-        )
-    stdout.print(
-        f"  wasted       {figures['wasted_share']:.1%} of {figures['tokens_generated']:,} generated tokens: "
-        + ", ".join(f"{figures[f'tokens_{fate}']:,} {fate}" for fate in ("dropped", "cancelled", "lost"))
+    page.print()
+    page.print(Text.assemble((f" {policy}", "bold"), f": {what}"))
+    trained = (
+        "nothing was trained"
+        if figures["staleness_max"] is None
+        else f"{figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most, over "
+        f"{figures['tokens_trained']:,} trained tokens of {figures['trajectories_trained']:,} trajectories"
     )
-    stdout.print(
-        f"  throughput   {figures['trained_tokens_per_s']:,.0f} trained tokens per second; "
-        f"the trainer waits {figures['trainer_waiting_share']:.0%} of the time"
+    stalled = "nothing can begin, finish or be trained any more" if figures["stalled"] else ""
+    fates = ", ".join(f"{figures[f'tokens_{fate}']:,} {fate}" for fate in ("dropped", "cancelled", "lost"))
+    page.facts(
+        [
+            ("stalled", Text(stalled, "bold red") if stalled else ""),
+            ("staleness", trained),
+            ("wasted", f"{figures['wasted_share']:.1%} of {figures['tokens_generated']:,} generated tokens: {fates}"),
+            (
+                "throughput",
+                f"{figures['trained_tokens_per_s']:,.0f} trained tokens per second; the trainer waits "
+                f"{figures['trainer_waiting_share']:.0%} of the time",
+            ),
+            ("written to", "" if folder is None else page.plain(folder)),
+        ]
     )
-    if folder is not None:
-        stdout.print(f"  written to   {plain(str(folder))}")
