@@ -301,6 +301,7 @@ def test_the_page_of_a_sweep_is_as_sealed_and_as_readable(visit, tmp_path):
             **{
                 "policy": policy,
                 "bound": 1,
+                "depth": 1,
                 "workload": MARKUP,
                 "settings": MARKUP,
                 "length_ratio": 1.0,
@@ -316,7 +317,7 @@ def test_the_page_of_a_sweep_is_as_sealed_and_as_readable(visit, tmp_path):
     opened.draw_all()
     page = opened.page
     assert opened.noise == [] and opened.requests == [(tmp_path / "sweep.html").as_uri()]
-    assert page.evaluate("window.pwned") is None and MARKUP in page.inner_text("h2")
+    assert page.evaluate("window.pwned") is None and MARKUP in page.inner_text("main")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert page.locator(".plot .main-svg").count() >= 3
     assert serious(page) == []
