@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, stdout
+from staleness_audit.cli.console import errors, json_text, plain, stdout
 from staleness_audit.cli.options import (
     AssumeOption,
     Format,
@@ -45,7 +45,8 @@ def ingest(
         dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet)
         if not quiet:
             rows = {name: sum(_rows_in(part) for part in dataset.parts(name)) for name in dataset.manifest["tables"]}
-            stdout.print(f"{dataset.folder}: " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
+            counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+            stdout.print(f"{plain(str(dataset.folder))}: {counts}", soft_wrap=True)
 
 
 def sql(

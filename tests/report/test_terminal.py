@@ -70,7 +70,7 @@ def flat(text: str) -> str:
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [(17, 17, "17"), (7, 30, "7–30"), (5, None, "≥ 5"), (0, None, "unknown"), (None, None, "unknown"),
-     (None, 9, "≤ 9"), (0, 0, "0"),
+     (None, 9, "≤ 9"), (0, 0, "0"), (-2, 3, "-2 to 3"),
      (20112, 20112, "20,112"), (0.25, 1.5, "0.25–1.50"), (2.0, 2, "2"), (1.001, 1.002, "1.00")],
 )  # fmt: skip
 def test_intervals(low, high, words):
