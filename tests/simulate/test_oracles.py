@@ -142,7 +142,7 @@ class TestAreal:
         assert max(max(ages) for ages in play.trained[:10]) == 1
 
     def test_a_consumer_batch_larger_than_the_batch_ages_everything(self) -> None:
-        """Counterexample C: eta = 0, C = 8, B = 4. The 8 tasks of v_k are trained in steps 2k and 2k + 1: k and k + 1."""
+        """Counterexample C: eta = 0, C = 8, B = 4. The 8 tasks of v_k are trained in steps 2k and 2k + 1."""
         play = Play("areal", batch=4, consumer_batch_size=8, max_head_offpolicyness=0)
         for _ in range(9):
             play.step()
