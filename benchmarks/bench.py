@@ -155,8 +155,8 @@ def measure_simulator(options: argparse.Namespace) -> list[str]:
         "",
         *simulator.measure_policies(options.repeat),
         "",
-        "A million trajectories (490 steps of 256 groups of 8), the whole command; CPU seconds are compared, because the "
-        "machine was shared:",
+        "A million trajectories (490 steps of 256 groups of 8), the whole command; CPU seconds are compared, because "
+        "the machine was shared:",
         "",
         "| policy | seconds | CPU seconds | peak MiB | aim | met |",
         "|---|---|---|---|---|---|",
