@@ -181,6 +181,12 @@ class AuditResult:
 
         write_report(self, file)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the terminal's report, escaped."""
+        from staleness_audit.report.terminal import notebook_html  # noqa: PLC0415 - only notebooks need it
+
+        return notebook_html(self.data)
+
     def __repr__(self) -> str:
         """One line: framework, verdict, bound, observed staleness."""
         run, largest = self.data["run"], self.data["staleness"]["max"]

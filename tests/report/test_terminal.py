@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from conftest import EventLog, write_two_steps
@@ -15,6 +16,7 @@ from staleness_audit.check.gate import Gate
 from staleness_audit.parser import Artifact, Card, Mode
 from staleness_audit.rebuild import modules
 from staleness_audit.report.terminal import (
+    notebook_html,
     render_audit,
     render_frameworks,
     render_rows,
@@ -533,6 +535,14 @@ def test_wide_rows_on_a_terminal_stand_below_each_other():
     assert "row 1" in text
     assert all(f"column_{index}" in text and f"value {index}" in text for index in range(12))
     assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_notebooks_show_the_report_and_run_nothing_of_it(documents):
+    broken = documents[1]
+    shown_there = notebook_html({**broken, "run": {**broken["run"], "framework": "<i onclick=x>"}})
+    assert "FAIL" in shown_there
+    assert "&lt;i onclick=x&gt;" in shown_there
+    assert set(re.findall(r"<(\w+)", shown_there)) <= {"pre", "span"}
 
 
 def test_document_is_not_changed_by_showing_it(documents):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,16 @@ from staleness_audit.report.terminal.worst import show_worst
 
 Data = Mapping[str, Any]
 FEW = 5
+
+
+def notebook_html(data: Data) -> str:
+    """Return the report as an element of a page, for notebooks; text from logs is escaped."""
+    console = Console(
+        record=True, file=io.StringIO(), width=100, force_jupyter=False, force_terminal=True, color_system="standard"
+    )
+    render_audit(data, console)
+    element = '<pre style="line-height: 1.25; overflow-x: auto">{code}</pre>'
+    return console.export_html(inline_styles=True, code_format=element)
 
 
 def render_audit(data: Data, console: Console, *, verbose: bool = False) -> None:
