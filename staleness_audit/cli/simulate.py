@@ -59,7 +59,10 @@ def simulate(
     format_: Annotated[Format, typer.Option("--format", help="How to print the summary.")] = Format.terminal,
     quiet: QuietOption = False,
 ) -> None:
-    """Run a staleness control against a clock, with engines and a trainer, and write the run as an event log."""
+    """Run a staleness control against a clock, with engines and a trainer, and write the run as an event log.
+
+    dryrun:areal (roll, slime, verl, psrl) runs DryRun-RL's model and writes its telemetry: docs/simulator.md.
+    """
     with errors():
         from staleness_audit.simulate.dryrun.inputs import PREFIX
         from staleness_audit.simulate.policies import build

@@ -85,6 +85,12 @@ class TestVerdicts:
         assert proof.strict is None and proof.limit is None and proof.search.schedule is None
         assert prove(build("roll", bound=2, small=True), 2, max_depth=3).strict is None
 
+    def test_additional_prompts_of_roll_break_nothing_as_far_as_it_was_looked(self) -> None:
+        """Nothing limits how many of them finish, so there are infinitely many states: no proof, but no violation."""
+        extra = {"is_use_additional_prompts": True, "max_additional_running_prompts": 3}
+        proof = prove(build("roll", bound=1, small=True, settings=extra), 1, max_states=3000)
+        assert proof.strict is None and proof.search.schedule is None and proof.at_least == 1
+
     def test_weight_fifo_can_stall_unless_it_trains_small_chunks(self) -> None:
         """Fewer groups of the oldest version than a chunk needs, and none to come (NeMo-RL guide, 4.4)."""
         stalls = prove(build("nemo-rl:weight_fifo", bound=1, small=True), 1).whole.stuck
