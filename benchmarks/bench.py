@@ -1,10 +1,11 @@
 """Benchmarks of the audit, as ratios measured in one run; writes RESULTS.md beside this file.
 
     python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
-        [--only events|frameworks|recorder]
+        [--only events|frameworks|recorder|simulate]
 
 On canonical logs the whole audit is measured, on the artifacts of each framework the reading (``frameworks.py``), of
-the recorder what it costs its caller (``recorder.py``); with ``--only`` the other parts of RESULTS.md stay.
+the recorder what it costs its caller (``recorder.py``), of the simulator its time and memory (``simulator.py``); with
+``--only`` the other parts of RESULTS.md stay.
 
 Every command runs as its own process, alternating with those it is compared with; the fastest repetition counts.
 Memory is the peak resident set of the process. Logs are generated once into ``benchmarks/data`` (ignored by git).
@@ -25,11 +26,13 @@ from pathlib import Path
 
 import frameworks
 import recorder
+import simulator
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
 FRAMEWORKS = "## Artifacts of the frameworks"
 RECORDER = "## The recorder"
+SIMULATOR = "## The simulator"
 
 
 @dataclass(frozen=True)
@@ -113,17 +116,20 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--megabytes", type=int, default=32, help="size of each framework's artifact")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", choices=("events", "frameworks", "recorder"))
+    parser.add_argument("--only", choices=("events", "frameworks", "recorder", "simulate"))
     options = parser.parse_args()
     logs, _, rest = (HERE / "RESULTS.md").read_text().partition(FRAMEWORKS)
-    artifacts, _, recording = rest.partition(RECORDER)
+    artifacts, _, rest = rest.partition(RECORDER)
+    recording, _, simulating = rest.partition(SIMULATOR)
     if options.only in (None, "events"):
         logs = "\n".join(measure_events(options))
     if options.only in (None, "frameworks"):
         artifacts = "\n".join(measure_frameworks(options))
     if options.only in (None, "recorder"):
         recording = "\n".join([*recorder.measure_all(options.repeat), "", f"{_machine()}."])
-    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording]
+    if options.only in (None, "simulate"):
+        simulating = "\n".join(measure_simulator(options))
+    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording, SIMULATOR, simulating]
     (HERE / "RESULTS.md").write_text("\n\n".join(part.strip() for part in parts) + "\n")
     print((HERE / "RESULTS.md").read_text())
 
@@ -136,6 +142,27 @@ def measure_frameworks(options: argparse.Namespace) -> list[str]:
         f"process, beside a library that merely reads the same bytes. Fastest of {options.repeat}; {_machine()}.",
         "",
         *table,
+    ]
+
+
+def measure_simulator(options: argparse.Namespace) -> list[str]:
+    """Return the lines of the section about the simulator."""
+    costs = {policy: run(simulator.command(policy), HERE) for policy in simulator.MILLION}
+    return [
+        f"{simulator.BATCH} groups of one trajectory a step, {simulator.VERSIONS} versions, lognormal lengths, "
+        f"4 engines, bound {simulator.BOUND}. `dryrun:` is DryRun-RL's model as rebuilt here, which goes through "
+        "every engine step that anything disturbs.",
+        "",
+        *simulator.measure_policies(options.repeat),
+        "",
+        "A million trajectories (490 steps of 256 groups of 8), the whole command; CPU seconds are compared, because "
+        "the machine was shared:",
+        "",
+        "| policy | seconds | CPU seconds | peak MiB | aim | met |",
+        "|---|---|---|---|---|---|",
+        *(simulator.million_row(policy, cost.wall, cost.cpu, cost.memory) for policy, cost in costs.items()),
+        "",
+        f"{_machine()}.",
     ]
 
 

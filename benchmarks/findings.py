@@ -40,7 +40,7 @@ def admission() -> list[Point]:
 def depth() -> list[Point]:
     """How far admission leads, under a bound that is kept by dropping or by waiting."""
     return [
-        Point(policy, bound, LONG, 50, 32, 0, {"num_warmup_batches": lead}, {"train_s": "3"})
+        Point(policy, bound, LONG, 50, 32, 0, {"num_warmup_batches": lead}, {"train_s": "3"}, lead)
         for lead in (1, 2, 4)
         for bound in (2, 4, 8)
         for policy in ("verl:drop", "verl:wait")
@@ -55,7 +55,8 @@ def control() -> list[Point]:
             for lookahead in (1, 2, 3, None):
                 if lookahead is None or lookahead < bound:
                     settings = {"lookahead": lookahead}
-                    points.append(Point("deadline", bound, workload, 50, 32, 0, settings, {"train_s": "3"}))
+                    lead = bound if lookahead is None else lookahead
+                    points.append(Point("deadline", bound, workload, 50, 32, 0, settings, {"train_s": "3"}, lead))
             others = ["nemo-rl:weight_fifo", "nemo-rl:in_order", "psrl"]
             points += grid(others, [bound], [workload], **COMMON)
     return points

@@ -136,7 +136,9 @@ def read_database(files: Sequence[Path]) -> None:
 
 WHY_SLOW = {
     "lines": "DuckDB only finds the ends of the lines. Of these short recorded runs nearly every line means something, "
-    "and each such line is taken apart in Python; lines that mean nothing are left out at the speed of the search.",
+    "and each such line is taken apart in Python. Lines that mean nothing are left out by one search over a block; "
+    "only the consoles of prime-rl, roll, skyrl and verl are followed line by line, for the clock's midnights "
+    "(prime-rl) and for configurations and records of many lines, among which other processes speak.",
     "json": "orjson only builds the values; ours also turns them into rows, checks them, and writes tables.",
     "pickle": "these files are small, and opening a unit and writing its tables costs some milliseconds each.",
     "events": "",

@@ -11,21 +11,23 @@ from typing import Any
 import duckdb
 import polars as pl
 
+from staleness_audit.limits import limits
 from staleness_audit.tables import SCHEMAS, duckdb_type
-
-MEMORY = 1_200_000_000
-"""Bytes that DuckDB may hold."""
 
 
 def connect(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB bounded by ``MEMORY`` that spills below the folder ``spill``."""
+    """Open an in-memory DuckDB within ``limits()`` that spills below the folder ``spill``, if no other is set."""
+    allowed = limits()
     config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": f"{MEMORY}B",
+        "memory_limit": f"{allowed.memory}B",
         "autoinstall_known_extensions": "false",
         "autoload_known_extensions": "false",
     }
+    if allowed.threads is not None:
+        config["threads"] = allowed.threads
+    spill = allowed.spill or (spill and spill / ".spill")
     if spill is not None:
-        config["temp_directory"] = str(spill / ".spill")
+        config["temp_directory"] = str(spill)
     return _settled(duckdb.connect(config=config))
 
 

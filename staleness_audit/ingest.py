@@ -38,6 +38,7 @@ from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
 from staleness_audit.engine import connect, create_view, scan
 from staleness_audit.errors import UnreadableInput
+from staleness_audit.limits import limits
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.sink import PartWriter
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
@@ -317,7 +318,7 @@ def _read_units(
     todo = unread()
     first, large = _until_large(todo, _parallel_from(parser))
     if workers is None:
-        workers = (os.cpu_count() or 1) if large else 0
+        workers = limits().workers if large else 0
     if workers <= 1:
         for key, unit in chain(first, todo):
             _read_unit(parser, run, unit, parts / key)

@@ -48,26 +48,26 @@ def event_log(tmp_path: Path):
     return lambda name, **header: EventLog(tmp_path / name / "run.staleness.jsonl", **header)
 
 
-@pytest.fixture
-def two_step_run(event_log):
-    """Return a function that writes the run most tests look at, closed properly unless ``end=False``.
+def write_two_steps(log: EventLog, *, end: bool = True) -> Path:
+    """Write the run most tests look at, closed properly unless ``end=False``.
 
     Trajectory ``a`` has 10 tokens of v0 and is trained by step 0, from v0: staleness 0. Trajectory ``b`` has 10 tokens
     of v0 and is trained by step 2, from v2: staleness 2, of which it gained none in flight and 2 in the queue.
     So bound 2 is kept, and bound 1 is broken by one trajectory with 10 tokens.
     """
+    for trajectory, moment in (("a", 100.0), ("b", 101.0)):
+        log.add("admitted", trajectory_id=trajectory, group_id=f"group-{trajectory}", version=0, ts=moment)
+        log.add("span", trajectory_id=trajectory, tokens=10, version=0, ts=moment + 2)
+        log.add("finished", trajectory_id=trajectory, ts=moment + 2)
+        log.add("enqueued", trajectory_id=trajectory, ts=moment + 2)
+    log.add("trained", trajectory_id="a", step=0, ts=104.0)
+    log.add("step", step=0, version=0, started=104.0, ended=106.0)
+    log.add("trained", trajectory_id="b", step=2, ts=110.0)
+    log.add("step", step=2, version=2, started=110.0, ended=112.0)
+    return log.close(end=end)
 
-    def write(name: str, *, end: bool = True, **header: Any) -> Path:
-        log = event_log(name, **header)
-        for trajectory, moment in (("a", 100.0), ("b", 101.0)):
-            log.add("admitted", trajectory_id=trajectory, group_id=f"group-{trajectory}", version=0, ts=moment)
-            log.add("span", trajectory_id=trajectory, tokens=10, version=0, ts=moment + 2)
-            log.add("finished", trajectory_id=trajectory, ts=moment + 2)
-            log.add("enqueued", trajectory_id=trajectory, ts=moment + 2)
-        log.add("trained", trajectory_id="a", step=0, ts=104.0)
-        log.add("step", step=0, version=0, started=104.0, ended=106.0)
-        log.add("trained", trajectory_id="b", step=2, ts=110.0)
-        log.add("step", step=2, version=2, started=110.0, ended=112.0)
-        return log.close(end=end)
 
-    return write
+@pytest.fixture
+def two_step_run(event_log):
+    """Return a function that writes the run of ``write_two_steps`` under a name."""
+    return lambda name, *, end=True, **header: write_two_steps(event_log(name, **header), end=end)

@@ -385,6 +385,7 @@ def test_nothing_that_logs_hold_steers_a_terminal(event_log, tmp_path):
         ["sql", path, "SELECT * FROM trajectories"],
         ["sql", path, f'SELECT 1 AS "{HOSTILE}"', "--format", "json"],
         ["export", path, "--output", tmp_path / f"{HOSTILE_NAME}.json"],
+        ["ingest", path, "--tables", tmp_path / HOSTILE_NAME.replace("[", "")],
         ["audit", path, "--framework", HOSTILE],
         ["audit", path, "--bound", HOSTILE],
         ["audit", path, f"--{HOSTILE}"],

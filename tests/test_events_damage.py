@@ -288,6 +288,8 @@ def test_each_of_many_bad_lines_is_counted_if_not_listed(tmp_path: Path) -> None
         {"kind": "span", "n": 4, "trajectory_id": "b", "tokens": True, "version": 0},
         {"kind": "span", "n": 4, "trajectory_id": 7, "tokens": 10, "version": 0},
         {"kind": "span", "n": 4, "trajectory_id": "b", "versions": ["0", "0"]},
+        {"kind": "span", "n": 4, "trajectory_id": "b", "versions": [0, False], "monotone": True},
+        {"kind": "span", "n": 4, "trajectory_id": "b", "versions": [0, 0.5]},
     ],
 )
 def test_a_value_of_another_type_is_refused_whether_packed_or_not(tmp_path: Path, line: Line) -> None:

@@ -14,6 +14,7 @@ from staleness_audit import engine
 from staleness_audit import rebuild as rebuilding
 from staleness_audit.api import AuditResult, audit
 from staleness_audit.check.health import health as judge
+from staleness_audit.rebuild import partitions
 from staleness_audit.rebuild.partitions import count_partitions
 from staleness_audit.tables import SCHEMAS
 
@@ -277,11 +278,12 @@ class TestPartitions:
     def test_there_are_more_of_them_the_less_memory_there_is(
         self, audited: Audit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # 3 described trajectories, 4 spans, 2 uses and 4 events are 13 rows of 150 bytes: 1950 = 3 * 600 + 150.
+        # 3 described trajectories, 4 spans, 2 uses and 4 events are 13 rows.
         connection = audited(closed(*self.LOG), bound=1).rebuilt.dataset.connect()
         assert count_partitions(connection) == 1
-        monkeypatch.setattr(engine, "MEMORY", 600)
-        assert count_partitions(connection) == 4
+        monkeypatch.setattr(partitions, "BYTES_PER_ROW", 10**8)
+        monkeypatch.setenv("STALENESS_AUDIT_MEMORY", "400MB")
+        assert count_partitions(connection) == 4  # 1300 = 3 * 400 + 100
 
     @pytest.mark.parametrize("count", [1, 2, 7])
     def test_they_add_up(self, audited: Audit, monkeypatch: pytest.MonkeyPatch, count: int) -> None:

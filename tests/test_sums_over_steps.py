@@ -170,3 +170,14 @@ class TestAProvenViolationWithoutAStep:
             "beyond the bound: 0 in flight, 1–2 in the queue. The versions alone would allow 1–3; "
             "the logs say more of its staleness." in words
         )
+
+
+def test_what_was_perhaps_not_trained_leaves_room_for_what_was(tmp_path: Path) -> None:
+    """A step trained 3 of these 5 trajectories, 6 tokens: perhaps the 3 of age 4, or the 2 of age 0 and one of them."""
+    fresh, old = cohort("fresh", 2, 0), cohort("old", 3, 4)
+    rows = {table: [*fresh[table], *old[table]] for table in fresh}
+    rows["uses"] = [row | {"member": False} for row in rows["uses"]]
+    facts = [constraint("trajectories", 3, step=1), constraint("loss_tokens", 6, step=1)]
+    data = audited(tmp_path, 2, **rows, constraints=[*facts, constraint("staleness_max", 4, "le", step=1)])
+    assert data["violations"]["tokens"] == {"lo": 0, "hi": 6}
+    assert data["staleness"]["token_histogram"][-1] == {"staleness": 4, "tokens": {"lo": 0, "hi": 6}}

@@ -23,9 +23,12 @@ from staleness_audit.cli.options import (
     BoundOption,
     Count,
     FrameworkOption,
+    MemoryOption,
     QuietOption,
     StepsOption,
     TablesOption,
+    TempDirOption,
+    ThreadsOption,
     VerboseOption,
     assumed_pairs,
     step_range,
@@ -33,6 +36,7 @@ from staleness_audit.cli.options import (
 from staleness_audit.cli.outputs import Audits, outputs
 from staleness_audit.cli.report import write_html
 from staleness_audit.errors import AuditError
+from staleness_audit.limits import set_limits
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
@@ -90,9 +94,13 @@ def audit(
     assume: AssumeOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    temp_dir: TempDirOption = None,
 ) -> None:
     """Audit runs: verdict, violations with their log lines, cost, throughput; the exit code is the gate."""
     with errors():
+        set_limits(memory, threads, temp_dir)
         from staleness_audit.api import audit as run_audit
         from staleness_audit.check.baseline import Baseline
         from staleness_audit.check.gate import Gate

@@ -73,6 +73,21 @@ AssumeOption = Annotated[
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar, no notes.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="List every diagnostic.")]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="What DuckDB may hold in memory, such as 4GB (default 1.2GB); beyond it, the run is divided and spilled.",
+    ),
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, metavar="N", help="Threads and parallel readers (default: all cores).")
+]
+TempDirOption = Annotated[
+    Path | None,
+    typer.Option("--temp-dir", metavar="DIR", help="Folder for what is spilled. Default: beside the tables."),
+]
 StepsOption = Annotated[
     str | None, typer.Option("--steps", metavar="A:B", help="Only training steps A to B; either may be left out.")
 ]

@@ -13,12 +13,16 @@ from staleness_audit.cli.options import (
     AssumeOption,
     BoundOption,
     FrameworkOption,
+    MemoryOption,
     QuietOption,
     RunArgument,
     StepsOption,
     TablesOption,
+    TempDirOption,
+    ThreadsOption,
 )
 from staleness_audit.cli.runs import audited
+from staleness_audit.limits import set_limits
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
@@ -34,12 +38,16 @@ def report(
     tables: TablesOption = None,
     assume: AssumeOption = None,
     quiet: QuietOption = False,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    temp_dir: TempDirOption = None,
 ) -> None:
     """Write the HTML report: one file that opens offline, with figures, stories of violations, and what proves them.
 
     The exit code says only whether the report was written; `audit --html` writes the same and gates.
     """
     with errors():
+        set_limits(memory, threads, temp_dir)
         result = audited(
             run, bound, framework=framework, steps=steps, tables=tables, worst=worst, assume=assume, quiet=quiet
         )

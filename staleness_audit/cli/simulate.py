@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, plain, progress_bar, stdout
+from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
 from staleness_audit.cli.options import Format, QuietOption
 from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, settings
 from staleness_audit.errors import AuditError
@@ -135,19 +135,23 @@ def _dryrun(
     if format_ is Format.json:
         print(json_text(figures, indent=2))
         return
-    stdout.print()
-    stdout.print(f" [bold]{plain(name)}[/]: {steps:,} steps in {figures['seconds']:,.1f} simulated seconds")
-    if outcome.stalled:
-        stdout.print(f"  [bold red]stalled[/] after {figures['steps']} steps: nothing can happen any more")
-    if figures["consumed"]:
-        stdout.print(
-            f"  staleness    {figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most "
-            f"({figures['staleness_reported_max']} by the newest token), over {figures['tokens_consumed']:,} tokens"
-        )
-    stdout.print(f"  requests     {figures['consumed']:,} consumed, {figures['dropped']:,} dropped")
-    stdout.print(f"  throughput   {figures['tokens_per_s']:,.0f} consumed tokens per second")
-    if folder is not None:
-        stdout.print(f"  written to   {plain(str(folder))}")
+    spread = (
+        f"{figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most "
+        f"({figures['staleness_reported_max']} by the newest token), over {figures['tokens_consumed']:,} tokens"
+        if figures["consumed"]
+        else ""
+    )
+    _show(
+        name,
+        f"{steps:,} steps in {figures['seconds']:,.1f} simulated seconds",
+        f"after {figures['steps']} steps: nothing can happen any more" if outcome.stalled else "",
+        [
+            ("staleness", spread),
+            ("requests", f"{figures['consumed']:,} consumed, {figures['dropped']:,} dropped"),
+            ("throughput", f"{figures['tokens_per_s']:,.0f} consumed tokens per second"),
+        ],
+        folder,
+    )
 
 
 def _empty(folder: Path) -> Path:
@@ -162,25 +166,35 @@ def _empty(folder: Path) -> Path:
 
 
 def _print_summary(policy: str, figures: dict[str, Any], folder: Path | None) -> None:
-    stdout.print()
-    what = f"{figures['steps']:,} steps in {figures['seconds']:,.1f} simulated seconds"
-    stdout.print(f" [bold]{plain(policy)}[/]: {what}")
-    if figures["stalled"]:
-        stdout.print("  [bold red]stalled[/]: nothing can begin, finish or be trained any more")
-    if figures["staleness_max"] is None:
-        stdout.print("  nothing was trained")
-    else:
-        stdout.print(
-            f"  staleness    {figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most, over "
-            f"{figures['tokens_trained']:,} trained tokens of {figures['trajectories_trained']:,} trajectories"
-        )
-    stdout.print(
-        f"  wasted       {figures['wasted_share']:.1%} of {figures['tokens_generated']:,} generated tokens: "
-        + ", ".join(f"{figures[f'tokens_{fate}']:,} {fate}" for fate in ("dropped", "cancelled", "lost"))
+    trained = (
+        "nothing was trained"
+        if figures["staleness_max"] is None
+        else f"{figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most, over "
+        f"{figures['tokens_trained']:,} trained tokens of {figures['trajectories_trained']:,} trajectories"
     )
-    stdout.print(
-        f"  throughput   {figures['trained_tokens_per_s']:,.0f} trained tokens per second; "
-        f"the trainer waits {figures['trainer_waiting_share']:.0%} of the time"
+    fates = ", ".join(f"{figures[f'tokens_{fate}']:,} {fate}" for fate in ("dropped", "cancelled", "lost"))
+    rate, waits = figures["trained_tokens_per_s"], figures["trainer_waiting_share"]
+    _show(
+        policy,
+        f"{figures['steps']:,} steps in {figures['seconds']:,.1f} simulated seconds",
+        "nothing can begin, finish or be trained any more" if figures["stalled"] else "",
+        [
+            ("staleness", trained),
+            ("wasted", f"{figures['wasted_share']:.1%} of {figures['tokens_generated']:,} generated tokens: {fates}"),
+            ("throughput", f"{rate:,.0f} trained tokens per second; the trainer waits {waits:.0%} of the time"),
+        ],
+        folder,
     )
-    if folder is not None:
-        stdout.print(f"  written to   {plain(str(folder))}")
+
+
+def _show(policy: str, what: str, stalled: str, facts: list[tuple[str, str]], folder: Path | None) -> None:
+    """Write a summary: what ran, whether it stalled, what came of it, where it was written to."""
+    from rich.text import Text
+
+    from staleness_audit.report.terminal.page import Page
+
+    page = Page(stdout)
+    page.print()
+    page.print(Text.assemble((f" {page.plain(policy)}", "bold"), f": {what}"))
+    end = "" if folder is None else page.plain(folder)
+    page.facts([("stalled", Text(stalled, "bold red") if stalled else ""), *facts, ("written to", end)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from staleness_audit.cli.console import errors, plain, progress_bar, stdout
+from staleness_audit.cli.console import errors, progress_bar, stdout
 from staleness_audit.cli.options import QuietOption
 from staleness_audit.cli.policies import BatchOption, settings
 from staleness_audit.errors import AuditError
@@ -87,43 +87,30 @@ def _numbers(option: str, text: str) -> list[int]:
 
 
 def _print_sweep(table: pl.DataFrame, out: Path) -> None:
-    from rich.table import Table
-
+    from staleness_audit.report.terminal.page import Page
+    from staleness_audit.report.terminal.words import percent
     from staleness_audit.simulate.page import means
 
-    shown = Table(box=None, show_edge=False, pad_edge=False)
-    headings = (
-        "policy",
-        "bound",
-        *(("leads",) if _several(table) else ()),
-        "tokens/s",
-        "waits",
-        "wasted",
-        "mean",
-        "max",
-        "beyond",
-    )
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "policy" else "right")
-    for row in (
-        means(table)
-        .sort("workload", "bound", "trained_tokens_per_s", descending=[False, False, True])
-        .iter_rows(named=True)
-    ):
-        shown.add_row(
+    page, several = Page(stdout), _several(table)
+    heads = ("bound", *(("leads",) if several else ()), "tokens/s", "waits", "wasted", "mean", "max", "beyond")
+    rows = [
+        (
             row["policy"] + (" (stalled)" if row["stalled"] else ""),
             str(row["bound"]),
-            *((str(row["depth"]),) if _several(table) else ()),
+            *((str(row["depth"]),) if several else ()),
             f"{row['trained_tokens_per_s']:,.0f}",
-            f"{row['trainer_waiting_share']:.0%}",
-            f"{row['wasted_share']:.0%}",
+            *(percent(row[name]) for name in ("trainer_waiting_share", "wasted_share")),
             f"{row['staleness_mean']:.2f}",
             str(row["staleness_max"]),
-            f"{row['beyond_share']:.0%}",
+            percent(row["beyond_share"]),
         )
-    stdout.print(shown)
-    stdout.print()
-    stdout.print(f"{table.height} runs: {plain(str(out / 'results.parquet'))} and {plain(str(out / 'sweep.html'))}")
+        for row in means(table)
+        .sort("workload", "bound", "trained_tokens_per_s", descending=[False, False, True])
+        .iter_rows(named=True)
+    ]
+    page.table(("policy", *((head, "right") for head in heads)), rows, indent=0)
+    page.print()
+    page.print(f"{table.height} runs: {page.plain(out / 'results.parquet')} and {page.plain(out / 'sweep.html')}")
 
 
 def _several(table: pl.DataFrame) -> bool:

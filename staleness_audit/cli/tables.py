@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from staleness_audit.cli.console import errors, json_text, stdout
+from staleness_audit.cli.console import errors, json_text, plain, stdout
 from staleness_audit.cli.options import (
     AssumeOption,
     Format,
     FrameworkOption,
+    MemoryOption,
     QuietOption,
     RunArgument,
     TablesOption,
+    TempDirOption,
+    ThreadsOption,
 )
 from staleness_audit.cli.runs import loaded, rebuilt
 from staleness_audit.errors import AuditError
+from staleness_audit.limits import set_limits
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,13 +35,18 @@ def ingest(
     framework: FrameworkOption = None,
     assume: AssumeOption = None,
     quiet: QuietOption = False,
+    memory: MemoryOption = None,
+    threads: ThreadsOption = None,
+    temp_dir: TempDirOption = None,
 ) -> None:
     """Only write the event tables (Parquet), without judging."""
     with errors():
+        set_limits(memory, threads, temp_dir)
         dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet)
         if not quiet:
             rows = {name: sum(_rows_in(part) for part in dataset.parts(name)) for name in dataset.manifest["tables"]}
-            stdout.print(f"{dataset.folder}: " + ", ".join(f"{name} {count:,}" for name, count in rows.items()))
+            counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+            stdout.print(f"{plain(str(dataset.folder))}: {counts}", soft_wrap=True)
 
 
 def sql(

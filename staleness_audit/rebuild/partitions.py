@@ -10,9 +10,9 @@ from pathlib import Path
 
 import duckdb
 
-from staleness_audit import engine
 from staleness_audit.engine import create_view, literal
 from staleness_audit.ingest import Dataset
+from staleness_audit.limits import limits
 
 BYTES_PER_ROW = 150
 """Memory that rebuilding takes per row of the divided tables: 100 measured (benchmarks/RESULTS.md), and room to spare."""
@@ -25,7 +25,7 @@ def count_partitions(connection: duckdb.DuckDBPyConnection) -> int:
     counts = " + ".join(f"(SELECT count(*) FROM {table})" for table in DIVIDED)
     row = connection.execute(f"SELECT {counts}").fetchone()
     assert row is not None
-    return max(1, -(-int(row[0]) * BYTES_PER_ROW // engine.MEMORY))
+    return max(1, -(-int(row[0]) * BYTES_PER_ROW // limits().memory))
 
 
 class Partitions:

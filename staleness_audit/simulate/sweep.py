@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
@@ -16,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from staleness_audit.errors import AuditError
+from staleness_audit.limits import limits
 from staleness_audit.simulate.policies import POLICIES, build
 from staleness_audit.simulate.setup import Setup, read_costs
 from staleness_audit.simulate.workload import read_workload
@@ -197,19 +197,25 @@ def sweep(
 
 
 def _noted(notes: Path) -> dict[str, dict[str, Any]]:
-    """Return the finished runs of an earlier sweep; a cut last line is a run that did not finish."""
+    """Return the finished runs of an earlier sweep. A line that is cut or damaged is a run to make again."""
     if not notes.exists():
         return {}
-    lines = notes.read_text(encoding="utf-8").split("\n")
-    if lines[-1]:
-        # Let the next line begin on its own.
-        notes.write_text("\n".join(lines[:-1]) + "\n" if lines[:-1] else "", encoding="utf-8")
-    rows = [json.loads(line) for line in lines[:-1] if line]
-    return {row["key"]: row for row in rows}
+    rows: dict[str, dict[str, Any]] = {}
+    lines = notes.read_text(encoding="utf-8", errors="replace").split("\n")
+    for line in lines:
+        try:
+            row = json.loads(line)
+            rows[row["key"]] = row
+        except (ValueError, KeyError, TypeError):
+            continue
+    if len(rows) != len(lines) - 1 or lines[-1]:
+        # What is no run goes, and the next line begins on its own.
+        notes.write_text("".join(json.dumps(row) + "\n" for row in rows.values()), encoding="utf-8")
+    return rows
 
 
 def _parallel(points: Sequence[Point], workers: int | None) -> Iterator[dict[str, Any]]:
-    workers = workers or os.cpu_count() or 1
+    workers = workers or limits().workers
     if workers == 1 or len(points) < 2:
         yield from map(run, points)
         return

@@ -469,11 +469,15 @@ class TestConsoles:
         trial = straggler()
         root = trial.write(tmp_path / "run")
         lines = (root / "main.log").read_text().splitlines()
-        tagged = "".join(f"[main]    {line}\n" if "AReaL" in line else f"{line}\n" for line in lines)
+        tagged = "".join(f"[main]    {line}\n" for line in lines)  # the table of statistics, too
         tagged += f"[rollout] {says(50, ENGINE, 'AsyncTaskRunner: Submitted task 0. Running: 1')}\n"
         (root / "merged.log").write_text(tagged)
+        plain = audit(tmp_path / "run", tables=tmp_path / "plain").data
         (root / "main.log").unlink()
-        assert uses(audit(tmp_path / "run", tables=tmp_path / "t", framework="areal")) == ASSIGNED
+        result = audit(tmp_path / "run", tables=tmp_path / "t", framework="areal")
+        assert uses(result) == ASSIGNED
+        same = ("verdict", "staleness", "tokens", "trajectories")
+        assert {name: result.data[name] for name in same} == {name: plain[name] for name in same}
 
     def test_v0_3_lines_carry_ids_and_counters(self, tmp_path: Path) -> None:
         trial = straggler()

@@ -149,6 +149,21 @@ class TestWithoutDumps:
         assert audited.count("violations", "groups") == (1, 1)
         assert audited.count("violations", "tokens") == (2, 18)
 
+    def test_a_failed_generation_may_have_left_no_token(self, run: Run) -> None:
+        # As above, but a sample failed, is trained all the same, and may be any of the older group.
+        points = [
+            (f"train/{tag}", k, v, k)
+            for k in (1, 2)
+            for tag, v in (("loss", 0.5), ("global_valid_toks", 20.0), ("global_valid_seqs", 4.0))
+        ]
+        run["ray-driver.log"] = log(mixed(), 2) + "Error generating response for sample 3: timed out\n"
+        run["logs/exp_001/tensorboard/events.out.tfevents.1.n.1.0"] = events(points)
+        audited = run(bound=0)
+        assert audited.count("trajectories", "trained") == (8, 8)
+        assert audited.count("tokens", "trained") == (40, 40)
+        assert audited.count("violations", "trajectories") == (0, 2)
+        assert audited.count("violations", "tokens") == (0, 20)
+
     def test_the_mean_age_bounds_the_largest(self, run: Run) -> None:
         # No console. Mean age 0.5 over 2 groups: ages 0 and 1.
         points = [("train/loss", 1, 0.1, 1.0), ("train/loss", 2, 0.1, 2.0), ("train/loss", 3, 0.1, 3.0)]

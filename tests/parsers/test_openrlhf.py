@@ -128,6 +128,16 @@ def test_the_mode_on_record_makes_versions_exact(where):
     ]
 
 
+@pytest.mark.parametrize("flag", ["--critic.freezing_steps 2", "--freezing_actor_steps=2"])
+def test_steps_of_a_frozen_actor_are_versions_all_the_same(flag):
+    """The weights of steps 1 and 2 stay, but each step is broadcast and counts: ages are those of the plain story."""
+    plain = judge(write(story()), 0)
+    frozen = judge(write([f"python3 -m openrlhf.cli.train_ppo_ray --train.async_enable {flag}", *story()]), 0)
+    assert "frozen-actor" in codes(frozen) - codes(plain)
+    assert frozen["run"]["steps"] == plain["run"]["steps"] == {"lo": 4, "hi": 4}
+    assert frozen["staleness"]["max"] == plain["staleness"]["max"]
+
+
 def test_partial_mode_on_record_is_not_taken_for_exact():
     run = write(story())
     write(["python -m openrlhf.cli.train_ppo_ray --train.async_enable --train.partial_rollout_enable"], name="go.sh")
@@ -236,6 +246,16 @@ def test_an_evaluation_takes_a_permit_and_breaks_the_clock():
     assert ages(data) == [(0, 0), (1, 1), (0, 0), (1, 1)]
     assert data["trajectories"]["trained"] == {"lo": 8, "hi": 8}
     assert data["guarantee"]["limit"] == 1
+
+
+def test_an_evaluation_that_ends_a_cut_console_is_not_counted_again():
+    """The event file tells of the same evaluation after step 2: once more would take another permit."""
+    lines = story()
+    at = next(index for index, line in enumerate(lines) if "Global step 2" in line) + 1
+    run = write([*lines[:at], say("TrainingActor", "ppo_trainer_async.py:214] Eval at step 2: {'pass1': 0.5}")])
+    told = [*scalars(range(1, 3)), ("eval/eval_default_pass1", 2, 0.5, 1004.0), *scalars(range(3, 5))]
+    event_file(run / "tb/ppo/events.out.tfevents.1.node0.1.0", told)
+    assert ages(judge(run)) == [(0, 0), (1, 1), (0, 0), (1, 1)]
 
 
 def test_filtered_groups_are_dropped_with_as_many_samples_as_scores():

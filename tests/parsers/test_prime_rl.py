@@ -68,6 +68,25 @@ def test_v_train_is_one_less_than_the_folder_of_effective(run: Run, tmp_path: Pa
     assert tables.facts["groups_per_step"] == 2
 
 
+def test_what_a_lost_batch_may_have_shipped_is_not_called_dropped(run: Run, tmp_path: Path) -> None:
+    """Batch 2 was shipped and trained, but its file is gone: c and d may have been in it."""
+    two_steps(run)
+    first, second = (simple("a", "g1", 0, 0, 1, 2), simple("b", "g1", 0, 0, 1, 3)), (simple("c", "g2", 1, 1, 25, 30),)
+    run.traces(1, "effective", *first)
+    run.traces(1, "all", *first)
+    run.traces(2, "all", *second)
+    tables = read(run.root, tmp_path / "tables")
+    assert "batch-missing" in tables.codes()
+    assert ("pending", None, "inferred") in tables.fates("c")
+    assert all(evidence == "inferred" for _, _, evidence in tables.fates("c"))
+
+
+def test_a_configuration_alone_tells_of_no_step(run: Run, tmp_path: Path) -> None:
+    tables = read(run.root, tmp_path / "tables")
+    assert tables.codes() == {"no-records": 1}
+    assert tables.opened() == {"training"}
+
+
 def test_start_is_trusted_only_if_the_first_call_begins_after_the_apply(run: Run, tmp_path: Path) -> None:
     """v1's update is over by 21 s (the second of its line, and that second's length)."""
     two_steps(run)

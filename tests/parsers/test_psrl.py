@@ -44,6 +44,18 @@ def test_a_tag_and_a_step_make_the_staleness(tmp_path):
     assert data["guarantee"]["strict"] is True
 
 
+def test_a_version_proves_its_step_although_the_generations_are_lost(tmp_path):
+    """Something was pinned to version 3: step 3 was trained and pushed, on whom only its missing file would tell."""
+    run = story(tmp_path)
+    run.made(3, 3)
+    root = run.write()
+    (root / "rollout_data/3.jsonl").unlink()
+    data = audit(root).data
+    assert data["run"]["steps"] == {"lo": 3, "hi": None}
+    assert data["verdict"] == "inconclusive"
+    assert "members-unknown" in {item["code"] for item in data["diagnostics"]["items"]}
+
+
 def test_without_the_tracker_a_pull_may_have_overtaken_the_advertisement(tmp_path):
     data = audit(story(tmp_path, informed=False).write()).data
     # Request 1 may have been of version 1; request 2 can't be newer than its step.

@@ -333,6 +333,23 @@ class TestWithoutTraces:
         assert audited.largest == (0, 1)
         assert audited["coverage"]["trajectories_identified"] < 1
 
+    @pytest.mark.parametrize("noise", ["WARNING: it is on its way", "  File 'x.py', line 3", "ERROR x: 10%|#| y"])
+    def test_warnings_among_the_printed_configuration(self, run: Run, noise: str) -> None:
+        """They look like settings and stand before, between and after them, in a file with CRLF."""
+        lines = (config(ratio=2) + log("pipeline step 0 start...") + log("pipeline step 0 finished")).split("\n")
+        text = "\n".join(f"{line}\n{noise}" if line.strip() else line for line in lines)
+        run["driver.out"] = f"{noise}\n\n{text}".replace("\n", "\r\n")
+        assert run()["bound"]["value"] == 2
+
+    def test_steps_without_a_dump_were_trained_too(self, run: Run) -> None:
+        """Dumps of the steps 0 and 2: step 1 came between, with at least one sample."""
+        run["dump/rollout_dump_data.step_0.jsonl"] = dump(0, 0, ["q1"])
+        run["dump/rollout_dump_data.step_2.jsonl"] = dump(2, 1, ["q2"])
+        audited = run(1)
+        assert audited["run"]["steps"] == {"lo": 2, "hi": 3}
+        assert audited["trajectories"]["trained"] == {"lo": 2, "hi": None}
+        assert audited["verdict"] == "inconclusive"
+
     def test_a_checkpoint_alone(self, run: Run) -> None:
         entry = {"system/step": 0, "system/batch_size@sum": 8, "time/step_model_update": 0.1, "x": float("nan")}
         history = [{**entry, "system/step": number} for number in range(2)]

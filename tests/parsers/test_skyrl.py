@@ -47,6 +47,15 @@ class TestAges:
         line = story["evidence"][0]["line"]
         assert "cur_staleness=3" in log.lines[line - 1]
 
+    def test_every_warning_of_a_step_is_a_group_of_its_own(self, tmp_path: Path) -> None:
+        # Pitfall 14: two warnings of one text are two groups of age 3, of which each is at least 2: over the bound.
+        log = Console().launch(config(1))
+        for step in (1, 2, 3):
+            log.step(step, [0, 0, 0, 0])
+        data = audited(tmp_path, log.step(4, [3, 3, 0, 0]).done(4))
+        assert data["violations"]["groups"] == exact(2)
+        assert data["violations"]["trajectories"] == exact(4)
+
     def test_the_minimal_counterexample(self, tmp_path: Path) -> None:
         # One group a step, bound 1: A is admitted at step 1 and trained at step 3.
         log = Console(samples=1).launch(config(1, 1, 1))

@@ -572,6 +572,23 @@ def test_console_only(tmp_path):
     assert tables.facts["unseen"] == ["cancelled", "dropped", "lost", "pending"]
 
 
+@pytest.mark.parametrize(
+    ("words", "dialect"),
+    [
+        ("Starting async rollout generation for 1 groups\n", "fully-async, v0.2.2 to v0.2.4"),
+        (
+            "[2026-11-29 15:45:00] x.py:1 - fully-async rollout 1: took 1 groups after 0.5s;\n",
+            "fully-async, pooled worker",
+        ),
+        ("[2026-11-29 15:45:00] x.py:1 - starting fully-async rollout worker\n", "fully-async"),
+        ("", "train_async.py: one rollout ahead"),
+    ],
+)
+def test_the_consoles_words_name_the_rollout_loop(tmp_path, words, dialect):
+    plain = "".join(line for line in console(0, 1).splitlines(keepends=True) if "fully-async" not in line)
+    assert Run(tmp_path / "run").console(plain + words).tables().facts["dialect"] == dialect
+
+
 def test_local_times_are_moved_by_what_the_traces_tell(tmp_path):
     run = story(tmp_path / "run", log=False)
     tables = run.console(console(0, 1, 2, clock=-5 * 3600)).tables()

@@ -7,7 +7,7 @@ import gzip
 import pytest
 
 from staleness_audit.discovery import discover
-from staleness_audit.readers.config import MAX_BYTES, UnreadableConfig, lookup, parse_config, read_config
+from staleness_audit.readers.config import MAX_BYTES, UnreadableConfig, lookup, parse_config, parse_printed, read_config
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,11 @@ def test_lookup_passes_over_missing_levels():
     assert lookup({"a": {"b": 1}}, "a.b") == 1
     assert lookup({"a": {"b": 1}}, "a.b.c") is None
     assert lookup({"a": {"b": 1}}, "x.y") is None
+
+
+@pytest.mark.parametrize("noise", ["WARNING: a: b", "  File 'x.py', line 3", "10%|#  | 1/9 [00:01<00:09]", "[x] y"])
+def test_a_printed_configuration_is_read_among_lines_of_others(noise):
+    lines = ["job:", "  eta: 2", "  names:", "  - a", "steps: 9"]
+    assert parse_printed([*lines[:2], noise, *lines[2:]]) == {"job": {"eta": 2, "names": ["a"]}, "steps": 9}
+    with pytest.raises(UnreadableConfig):
+        parse_printed(["nothing of it"])

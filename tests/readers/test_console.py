@@ -63,3 +63,15 @@ def test_a_rewritten_line_of_ray_is_undecorated() -> None:
     assert (line.text, line.actor, line.pid, line.repeated) == ("done", None, None, 4)
     line = undecorate("(Actor pid=12) done")
     assert (line.text, line.actor, line.pid, line.repeated) == ("done", "Actor", 12, 1)
+
+
+def test_of_several_prefixes_the_innermost_speaks() -> None:
+    line = undecorate("\x1b[36m(TaskRunner pid=1, ip=10.0.0.1)\x1b[0m (Actor pid=12) \x1b[32mstep 3\x1b[0m")
+    assert (line.text, line.actor, line.pid) == ("step 3", "Actor", 12)
+
+
+def test_a_bar_is_taken_off_the_message_it_is_glued_to() -> None:
+    bar = "Rollouts:  38%|####      | 3/8 [00:10<00:17,  3.5s/it]"
+    assert undecorate(f"{bar}(Actor pid=12) {bar}  key: 1").text == "  key: 1"
+    assert undecorate(bar).text == bar
+    assert undecorate("100% | of | 3/8 [what").text == "100% | of | 3/8 [what"

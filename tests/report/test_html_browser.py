@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from conftest import EventLog
@@ -14,6 +15,7 @@ from playwright.sync_api import sync_playwright
 
 from staleness_audit import audit
 from staleness_audit.report.html import write_report
+from staleness_audit.simulate.page import write_page
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -290,3 +292,32 @@ def test_a_narrow_window_needs_no_sideways_scrolling(shared):
     page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     assert shared.noise == []
+
+
+def test_the_page_of_a_sweep_is_as_sealed_and_as_readable(visit, tmp_path):
+    """Two policies at one bound, with a hostile workload and settings."""
+    rows = [
+        {
+            **{
+                "policy": policy,
+                "bound": 1,
+                "depth": 1,
+                "workload": MARKUP,
+                "settings": MARKUP,
+                "length_ratio": 1.0,
+                "stalled": False,
+            },
+            **{"trained_tokens_per_s": 100.0 * number, "staleness_mean": float(number), "staleness_max": number},
+            **{"trainer_waiting_share": 0.5, "wasted_share": 0.1, "beyond_share": 0.25},
+        }
+        for number, policy in enumerate(("areal", "verl:drop"), start=1)
+    ]
+    write_page(pl.DataFrame(rows), tmp_path / "sweep.html")
+    opened = visit(tmp_path / "sweep.html", viewport={"width": 390, "height": 844}, color_scheme="dark")
+    opened.draw_all()
+    page = opened.page
+    assert opened.noise == [] and opened.requests == [(tmp_path / "sweep.html").as_uri()]
+    assert page.evaluate("window.pwned") is None and MARKUP in page.inner_text("main")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert page.locator(".plot .main-svg").count() >= 3
+    assert serious(page) == []

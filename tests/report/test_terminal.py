@@ -6,6 +6,7 @@ import io
 import json
 
 import pytest
+from conftest import EventLog, write_two_steps
 from rich.console import Console
 
 from staleness_audit import plugins
@@ -69,7 +70,7 @@ def flat(text: str) -> str:
 @pytest.mark.parametrize(
     ("low", "high", "words"),
     [(17, 17, "17"), (7, 30, "7–30"), (5, None, "≥ 5"), (0, None, "unknown"), (None, None, "unknown"),
-     (None, 9, "≤ 9"), (0, 0, "0"),
+     (None, 9, "≤ 9"), (0, 0, "0"), (-2, 3, "-2 to 3"),
      (20112, 20112, "20,112"), (0.25, 1.5, "0.25–1.50"), (2.0, 2, "2"), (1.001, 1.002, "1.00")],
 )  # fmt: skip
 def test_intervals(low, high, words):
@@ -339,21 +340,27 @@ def test_few_diagnostics_unless_verbose(two_step_run):
 HOSTILE = "[bold red]x[/] \x1b[2J\u202e\x07" + "wide" * 80
 
 
-@pytest.fixture
-def documents(two_step_run, event_log):
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory):
     """Documents of every verdict, and one in which all text is hostile."""
-    log = event_log("hostile", framework=HOSTILE, unit=HOSTILE, bound=0)
+    folder = tmp_path_factory.mktemp("documents")
+
+    def log_of(name, **header):
+        return EventLog(folder / name / "run.staleness.jsonl", **header)
+
+    log = log_of("hostile", framework=HOSTILE, unit=HOSTILE, bound=0)
     log.add("span", trajectory_id=HOSTILE, group_id=HOSTILE, tokens=5, version=0).add(
         "trained", trajectory_id=HOSTILE, step=1
     )
     log.add("step", step=1, version=1).add("dropped", trajectory_id="d", reason=f"other:{HOSTILE}").add(HOSTILE)
     runs = [
-        two_step_run("kept", bound=2),
-        two_step_run("broken", bound=1),
-        two_step_run("none"),
-        two_step_run("cut", end=False, bound=2),
+        write_two_steps(log_of("kept", bound=2)),
+        write_two_steps(log_of("broken", bound=1)),
+        write_two_steps(log_of("none")),
+        write_two_steps(log_of("cut", bound=2), end=False),
+        log.close(),
     ]
-    return [audit(path).data for path in [*runs, log.close()]]
+    return [audit(path, tables=folder / f"{path.name}-tables").data for path in runs]
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])

@@ -36,9 +36,9 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
     assert whole.height == 8 and whole["key"].n_unique() == 8
     cut = tmp_path / "cut"
     sweep(points()[:3], cut, workers=1)
-    # The process was killed while it noted its fourth run.
+    # The process was killed while it noted its fourth run, and a line of what it noted is no JSON any more.
     with (cut / POINTS).open("a") as file:
-        file.write('{"key": "half')
+        file.write('{"key": "damaged\n{"key": "half')
     told: list[tuple[int, int]] = []
     again = sweep(points(), cut, workers=1, progress=lambda done, total, _: told.append((done, total)))
     assert told == [(4, 8), (5, 8), (6, 8), (7, 8), (8, 8)]

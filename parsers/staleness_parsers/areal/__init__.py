@@ -26,7 +26,7 @@ from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_parsers.areal.card import CARD
 from staleness_parsers.areal.console import read_console
-from staleness_parsers.areal.files import DUMP, survey
+from staleness_parsers.areal.files import DUMP, survey, tells_staleness
 from staleness_parsers.areal.finish import finish_run
 from staleness_parsers.areal.records import read_dump, read_perf, read_sessions
 from staleness_parsers.areal.scalars import read_events
@@ -42,7 +42,7 @@ class AReaL:
     card = CARD
 
     def detect(self, run: RunFiles) -> Detection | None:
-        """Recognise dumps, tracer folders, the console, or the configuration with its knob."""
+        """Recognise dumps, tracer folders, the console, the configuration with its knob, or the statistics alone."""
         files = survey(run)
         evidence = []
         if files.config:
@@ -59,6 +59,8 @@ class AReaL:
             evidence.append(f"{files.perf[0].source}: the trainer's spans")
         if files.console:
             evidence.append(f"{files.console.source}: a log of the trainer")
+        if not evidence and (told := next((file for file in files.events if tells_staleness(run, file)), None)):
+            evidence.append(f"{told.source}: the trainer's statistics of versions")
         return Detection(tuple(evidence)) if evidence else None
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:

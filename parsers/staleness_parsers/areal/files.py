@@ -97,6 +97,11 @@ def _trainer_only(perf: Iterable[RunFile]) -> list[RunFile]:
     return masters or found
 
 
+def tells_staleness(run: RunFiles, file: RunFile) -> bool:
+    """Whether the beginning of an event file has this framework's statistics of versions."""
+    return b"/version_stats/" in run.head(file.source, 1 << 20)
+
+
 def _is_config(run: RunFiles, file: RunFile) -> bool:
     """Whether a ``config.yaml`` holds this framework's knob."""
     return b"max_head_offpolicyness" in run.head(file.source, 1 << 20)

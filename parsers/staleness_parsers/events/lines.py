@@ -9,6 +9,7 @@ from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
@@ -44,16 +45,17 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
             lines -= 1
         part.write(data)
         part.flush()
+        values = _survey_bytes(data)
         # Most logs use few of the columns, and every column costs; all are read only where more appear.
         for columns in (COMMON, COLUMNS):
             with suppress(duckdb.Error):  # some line is bad: the careful reader finds and names it
                 _parse(connection, part.name, columns)
                 _name_columns(connection, columns, first_line)
                 survey = _survey(connection, columns)
-                if not survey.whole or survey.lines != lines or _FRACTION_IN_LIST.search(data):
+                if not survey.whole or survey.lines != lines:
                     return None
-                if columns is COLUMNS or survey.values == data.count(b'":'):
-                    return None if _converted(data, survey) else survey.usable
+                if columns is COLUMNS or survey.values == values.given:
+                    return None if _converted(data, values, survey) else survey.usable
     return None
 
 
@@ -118,8 +120,8 @@ def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _
     """Look at ``lines`` once.
 
     Every key ends in ``":``, so if there are as many of these as values, all keys are among the columns. A string that
-    holds the two characters, a null, or an unknown key makes the counts differ, which only costs time. Numbers that
-    follow the lines one by one do not repeat; where they don't follow, it is worth looking.
+    holds the two characters or an unknown key makes the counts differ, which only costs time. Numbers that follow the
+    lines one by one do not repeat; where they don't follow, it is worth looking.
     """
     counted = {name: f"count({name})" for name in columns}
     texts = [count for name, count in counted.items() if columns[name] not in ("DOUBLE", "BOOLEAN", "INTEGER[]")]
@@ -134,18 +136,63 @@ def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _
     return _Survey(*row)
 
 
+class _Values(NamedTuple):
+    """What the bytes tell of the values of a piece, where every ``":`` is taken for the end of a key.
+
+    How many are given (not null), are texts, truths, lists; and whether there are quotes besides those of keys and texts.
+    """
+
+    given: int
+    texts: int
+    truths: int
+    lists: int
+    other_quotes: bool
+
+
+_BLOCK = 1 << 18
+
+
+def _survey_bytes(data: bytes) -> _Values:
+    """Look at all bytes once, block by block, so that what lies between stays in the processor's cache."""
+    starts = np.zeros(256, dtype=np.int64)
+    quotes = 0
+    whole = memoryview(data)
+    for offset in range(0, len(data), _BLOCK):
+        part = whole[offset : offset + _BLOCK + 3]
+        block = np.frombuffer(part if len(part) == _BLOCK + 3 else bytes(part) + b"   ", dtype=np.uint8)
+        quoted = block[:-3] == ord('"')
+        quotes += int(np.count_nonzero(quoted))
+        keys = np.flatnonzero(quoted & (block[1:-2] == ord(":")))
+        first = block[keys + 2]
+        starts += np.bincount(np.where(first == ord(" "), block[keys + 3], first), minlength=256)
+    texts, true, false, lists, null = (int(starts[ord(start)]) for start in '"tf[n')
+    return _Values(
+        given=int(starts.sum()) - null,
+        texts=texts,
+        truths=true + false,
+        lists=lists,
+        other_quotes=quotes != 2 * (int(starts.sum()) + texts),
+    )
+
+
+def _converted(data: bytes, values: _Values, survey: _Survey) -> bool:
+    """Whether DuckDB may have converted values to the type of their column ("7" to 7, true to 1, 5.7 to 6).
+
+    Texts with escaped quotes, and spaces that no writer puts before a value, only cost time.
+    """
+    if (values.texts, values.truths) != (survey.texts, survey.truths):
+        return True
+    return values.lists > 0 and (
+        values.other_quotes
+        or _FRACTION_IN_LIST.search(data) is not None
+        or (any(word in data for word in (b"true", b"false")) and _TRUTH_IN_LIST.search(data) is not None)
+    )
+
+
 _FRACTION_IN_LIST = re.compile(rb"\.[0-9eE+-]*\s*(?:\]|,\s*[-0-9])")
 """A fraction followed by the end of a list or by another number; in an object a key would follow the comma."""
 
-
-def _converted(data: bytes, survey: _Survey) -> bool:
-    """Whether DuckDB may have converted values to the type of their column ("7" to 7, true to 1).
-
-    A text follows a key as a quote, a truth value as a word; spaces that no writer puts there only cost time.
-    """
-    texts = sum(data.count(after) for after in (b'":"', b'": "'))
-    truths = sum(data.count(after) for after in (b'":true', b'": true', b'":false', b'": false'))
-    return (texts, truths) != (survey.texts, survey.truths)
+_TRUTH_IN_LIST = re.compile(rb"[\[,]\s*(?:true|false)")
 
 
 def _name_columns(connection: duckdb.DuckDBPyConnection, columns: dict[str, str], first_line: int) -> None:

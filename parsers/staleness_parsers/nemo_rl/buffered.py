@@ -339,7 +339,9 @@ def _write_classes(told: Told, step: int, place: Row, rows: Rows, sink: Sink) ->
         )
         return
     every = counts.total() * size if size else None
-    complete = every is not None and valid == every and tokens is not None
+    # A sample whose generation failed is trained with what it has, which may be no token (pitfall 18).
+    failures = bool(launch.all("incomplete"))
+    complete = every is not None and valid == every and tokens is not None and not failures
     for version, groups in sorted(counts.items()):
         number = groups * size if size else None
         key = rows.anonymous(

@@ -92,6 +92,7 @@ _MESSAGES: Final = Messages(
             "batch",
             r".*Started one (?:native|NeMo-Gym) batch worker for (?P<a>\d+) prompt groups at target_weight=(?P<b>\d+)",
         ),
+        ("incomplete", r".*Error generating response for sample (?P<a>\d+)"),
         ("failed", r".*batch worker FAILED .*generation_weight=(?P<b>\d+) target_weight=(?P<a>\d+)"),
         # AG, the driver
         ("ag_start", r".*Starting async \w+ training with buffer_size=(?P<a>\d+), max_age=(?P<b>\d+) steps"),
@@ -107,7 +108,8 @@ _MESSAGES: Final = Messages(
     )
 )
 _TELLING: Final = (
-    r"SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|promoting|exposed_g|"
+    r"Error generating|SingleControllerActor: s|_sync_w|evicted |aborted |step_metrics|train step|prompt idx=|"
+    r"promoting|exposed_g|"
     r"Total step|replay|r restored: |ollout ?[sS]tall|train_pump|Timeout has|SC run|Traceback|ray::S|"
     r"ReplayBuffer state|current_weight_v|self\.traj|Evicting|Selected counts|Consumed and|STALLING|older than min|"
     r"Remov(?:ed|ing) \d|Updated weight|pending generation|batch worker|Starting async|=== Step |Training Results|"

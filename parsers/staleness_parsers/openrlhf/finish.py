@@ -331,6 +331,9 @@ def _diagnose(launches: Sequence[Launch], settings: Settings, unread: Sequence[R
     for name in settings.contradicted:
         message = f"The files disagree about {name}, which is taken as unknown; keep only those of this run."
         sink.diagnose("warning", "settings-disagree", message)
+    if frozen := settings.number("critic.freezing_steps"):
+        message = f"Up to step {frozen} the actor is frozen: each step counts as a version, although the policy stays."
+        sink.diagnose("note", "frozen-actor", message)
     _diagnose_gaps(launches, sink)
     for row in unread:
         # What consoles tell completely is not missing.

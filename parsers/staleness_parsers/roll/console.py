@@ -77,6 +77,10 @@ _MESSAGES: Final = tuple(
     )
 )
 """Each kind of message, a word it holds, and its pattern."""
+_TELLING = re.compile(
+    "|".join(map(re.escape, (*(word for _, word, _ in _MESSAGES), "metrics_tag: {", '"system/', "-- merged")))
+)
+"""What every line that matters contains once the configuration is read."""
 _OWN_SETTING = re.compile(
     r"(?:async_generation_ratio|rollout_batch_size|actor_train|actor_infer|rpc_timeout|exp_name):"
 )
@@ -91,6 +95,8 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     block = _Block(piece.source, sink)
     try:
         for number, raw, cut in numbered_lines(run, piece):
+            if block.state == "passed" and not _TELLING.search(raw):
+                continue
             for part in raw.split("\r"):
                 text = undecorate(part).text
                 prefix = _PREFIX.search(text)

@@ -219,7 +219,7 @@ def facts_of(model: Model) -> RunFacts:
     return RunFacts(
         framework="slime",
         unit=UNIT,
-        dialect="fully-async" if fully_async else None,
+        dialect=_dialect(model, kinds, fully_async=fully_async),
         config=_config(model, groups),
         bound=Bound(None, None, None, "slime states no bound on staleness; give one with --bound"),
         guarantee=_guarantee(model, kinds, fully_async=fully_async),
@@ -250,6 +250,17 @@ def _config(model: Model, groups: int | None) -> Mapping[str, Any]:
         "loop": None if len(ahead) != 1 else "train_async.py" if True in ahead else "train.py",
     }
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _dialect(model: Model, kinds: set[str], *, fully_async: bool) -> str | None:
+    """Name the rollout loop that the console's words are of (guide section 1); None if no console tells."""
+    if kinds & {"collect_old", "collected_old"}:
+        return "fully-async, v0.2.2 to v0.2.4"
+    if "collected_pool" in kinds:
+        return "fully-async, pooled worker"
+    if fully_async:
+        return "fully-async"
+    return "train_async.py: one rollout ahead" if model.console else None
 
 
 def _guarantee(model: Model, kinds: set[str], *, fully_async: bool) -> Guarantee:

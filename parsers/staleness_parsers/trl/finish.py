@@ -161,6 +161,13 @@ def _note(settings: Settings, found: Sequence[Launch], damaged: Sequence[Row], s
     last = max((launch.last for launch in found), default=0)
     whole = {origin for launch in found if launch.last == last for origin in launch.origins}
     whole -= {row["origin"] for row in damaged}
+    if not any(launch.origins or launch.consoles for launch in found):
+        sink.diagnose(
+            "warning",
+            "no-records",
+            "No tracker, trainer_state.json or log is here, so nothing is known of what was trained; restore them.",
+            opens="training",
+        )
     for row in damaged:
         needed = row["origin"] != "traces" and not whole - {"console"} and not (row["origin"] == "console" and whole)
         sink.diagnose(

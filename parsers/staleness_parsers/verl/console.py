@@ -31,6 +31,7 @@ ROWS: Final = {
     "c": pl.Int64,
     "text": pl.String,
 }
+_SPEAKER: Final = re.compile(r"(?:[^()]{0,20}\([^()]*(?:\([^()]*\)[^()]*)?pid=[^()]*\))+")
 _STAMP: Final = re.compile(r"\b[A-Z]+:(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}):")
 _WANTED: Final = re.compile(
     "step:|warmup|ending: |heckpoint|etting global|issued|Dumped|Upsampled|Skip|FullyAsync|version|Queue|_run_prompt"
@@ -91,8 +92,14 @@ class _Reader:
         self._config: list[str] | None = None
         self._config_at: tuple[int, int | None] = (0, None)
         self._pids: dict[int, str] = {}
+        self._speakers: set[str] = set()
 
     def take(self, number: int, raw: str) -> None:
+        found = _SPEAKER.match(raw)
+        speaker = found[0] if found else ""
+        if self._config is None and speaker in self._speakers and "{'" not in raw and not _WANTED.search(raw):
+            return  # nothing new: most lines of a real log
+        self._speakers.add(speaker)
         line = undecorate(raw)
         text, pid = line.text, line.pid
         if pid is not None:

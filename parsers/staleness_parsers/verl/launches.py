@@ -103,7 +103,8 @@ def _of_console(rows: Sequence[Row]) -> list[Launch]:
     for row in rows:
         training = "kind" not in row and row["global_step"] is not None
         if row.get("kind") == "launch":
-            again = main is not None
+            # One that said nothing is whoever started the others, as a log tells that was captured twice.
+            again = main is not None and bool(current.records or current.extra or len(current.messages) > 1)
             main = row["pid"]
         else:
             again = training and row["step"] < reached

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import duckdb
@@ -132,6 +132,31 @@ class _Drawing:
             if self.marks[kind]
         ]
 
+    def drawn(
+        self,
+        caption: str,
+        layers: Iterable[tuple[Bars, float]],
+        layout: Mapping[str, Any],
+        views: tuple[tuple[str, dict[str, Any]], ...],
+        *,
+        heights: tuple[int, int],
+        lanes: Iterable[dict[str, Any]] = (),
+    ) -> Figure:
+        """Put the figure together; ``layers``: bars with their thickness, ``heights``: for few and for many rows."""
+        proven, possible = len(self.marks["proven"]), len(self.marks["possible"])
+        bars = [bars.trace(width) for bars, width in layers if bars.base]
+        return Figure(
+            id="timeline-figure",
+            title=TITLE,
+            alt=f"{self.sampling()} {proven} proven and {possible} possible violations are marked.",
+            caption=caption,
+            traces=[*bars, *self.mark_traces(), *lanes],
+            layout={"barmode": "overlay", "dragmode": "pan", **layout},
+            height=heights[len(self.lives) > 20],
+            views=views,
+            key=self.key(),
+        )
+
     def views(self, reach: list[tuple[float, float]]) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Excerpts; ``reach``: by row, where its bars begin and end."""
         first, last = min(low for low, _ in reach), max(high for _, high in reach)
@@ -194,14 +219,7 @@ class _Timed(_Drawing):
         reach = [self._life(life, index, clock, waiting, queue, training) for index, life in enumerate(self.lives)]
         lane_traces, lane_names, more = _lanes(lanes, clock)
         views = self.views(reach)
-        bars = [
-            bars.trace(width)
-            for bars, width in ((waiting, THIN), (self.generation, THICK), (queue, THIN), (training, HALF))
-            if bars.base
-        ]
         layout = {
-            "barmode": "overlay",
-            "dragmode": "pan",
             "xaxis": axis(
                 f"{clock.unit} since the first entry shown", fixedrange=False, range=views[0][1]["xaxis.range"]
             ),
@@ -224,20 +242,16 @@ class _Timed(_Drawing):
             if lane_names
             else {"visible": False},
         }
-        return Figure(
-            id="timeline-figure",
-            title=TITLE,
-            alt=self.sampling()
-            + f" {len(self.marks['proven'])} proven and {len(self.marks['possible'])} possible violations are marked.",
-            caption="Each row is a trajectory. Coloured: generation, each colour a policy version; thin: waiting; "
+        return self.drawn(
+            "Each row is a trajectory. Coloured: generation, each colour a policy version; thin: waiting; "
             "half as high, at the end: the step that trains it. New colour: new weights arrived during generation. "
             + self.sampling()
             + more,
-            traces=[*bars, *self.mark_traces(), *lane_traces],
-            layout=layout,
-            height=620 if len(self.lives) > 20 else 420,
-            views=views,
-            key=self.key(),
+            ((waiting, THIN), (self.generation, THICK), (queue, THIN), (training, HALF)),
+            layout,
+            views,
+            lanes=lane_traces,
+            heights=(420, 620),
         )
 
     def _moments(self, lives: Rows) -> list[int]:
@@ -323,23 +337,12 @@ class _Versions(_Drawing):
         queue, training = Bars.none("in the queue"), Bars.none("training")
         reach = [self._life(life, index, queue, training) for index, life in enumerate(self.lives)]
         views = self.views(reach)
-        bars = [
-            bars.trace(width)
-            for bars, width in ((self.generation, THICK), (queue, THIN), (training, HALF))
-            if bars.base
-        ]
-        return Figure(
-            id="timeline-figure",
-            title=TITLE,
-            alt=self.sampling()
-            + f" {len(self.marks['proven'])} proven and {len(self.marks['possible'])} possible violations are marked.",
-            caption="The logs hold no times of these trajectories, so their lives are drawn over policy versions. "
+        return self.drawn(
+            "The logs hold no times of these trajectories, so their lives are drawn over policy versions. "
             "Each row is a trajectory. Coloured: versions that generated its tokens; thin: versions that passed while "
             "it waited; half as high: the version that trained on it. " + self.sampling(),
-            traces=[*bars, *self.mark_traces()],
-            layout={
-                "barmode": "overlay",
-                "dragmode": "pan",
+            ((self.generation, THICK), (queue, THIN), (training, HALF)),
+            {
                 "xaxis": axis(
                     "policy version", fixedrange=False, range=views[0][1]["xaxis.range"], **_whole_ticks(views)
                 ),
@@ -348,9 +351,8 @@ class _Versions(_Drawing):
                 ),
                 "yaxis2": {"visible": False},
             },
-            height=560 if len(self.lives) > 20 else 380,
-            views=views,
-            key=self.key(),
+            views,
+            heights=(380, 560),
         )
 
     def _life(self, life: Mapping[str, Any], row: int, queue: Bars, training: Bars) -> tuple[float, float]:

@@ -81,18 +81,18 @@ def _tiles(data: Data) -> tuple[Tile, ...]:
     bound, largest, limit = data["bound"]["value"], data["staleness"]["max"], data["guarantee"]["limit"]
     unit = WORDS.plain(data["staleness"]["unit"], 80)
     observed = WORDS.interval(largest)
-    tone, note = "", f"versions; one version is one of: {unit}"
+    tone, note = "", f"versions count {unit}"
     if is_zero(data["trajectories"]["trained"]) or observed == "unknown":
         observed, note = (
             "–",
             "nothing was trained on" if is_zero(data["trajectories"]["trained"]) else "the logs don't tell",
         )
     elif bound is not None:
-        beyond = (largest["lo"] or 0) - bound
+        beyond, least = (largest["lo"] or 0) - bound, "" if largest["lo"] == largest["hi"] else "at least "
         within = largest["hi"] is not None and largest["hi"] <= bound
         tone = "fail" if beyond > 0 else "pass" if within else "inconclusive"
         note = (
-            f"{WORDS.count({'lo': beyond, 'hi': beyond}, 'version')} beyond the bound"
+            f"{least}{WORDS.count({'lo': beyond, 'hi': beyond}, 'version')} beyond the bound"
             if beyond > 0
             else "within the bound"
             if within

@@ -126,7 +126,8 @@ def _largest(data: Data, page: Page) -> str:
     if shown == "unknown":
         return "not known"
     if bound is not None and (largest["lo"] or 0) > bound:
-        shown += f", {largest['lo'] - bound} beyond the bound"
+        least = "" if largest["lo"] == largest["hi"] else "at least "
+        shown += f", {least}{largest['lo'] - bound} beyond the bound"
     satisfied = data["staleness"]["smallest_satisfied_bound"]["hi"]
     if satisfied is not None and (bound is None or satisfied != bound):
         shown += f" (the run satisfies every bound from {satisfied} on)"

@@ -24,9 +24,9 @@ def render_frameworks(parsers: Mapping[str, Parser], console: Console) -> None:
         _card(*next(iter(parsers.items())), page)
         return
     page.section("Supported log formats, their control modes, and what these guarantee")
-    names, strict, limit, gap = max(map(len, parsers)) + 2, 9, 30, 2
-    modes = page.width - 4 - strict - limit - 2 * gap
-    columns = list(zip(("mode", "strict", "largest staleness"), (modes, strict, limit), strict=True))
+    names, strict = max(map(len, parsers)) + 2, 9
+    half = (page.width - 4 - strict - 4) // 2
+    columns = list(zip(("mode", "strict", "largest staleness"), (half, strict, half), strict=True))
     page.print()
     page.print(_row([(Text(title, "dim"), width) for title, width in columns]), 4)
     for name, parser in parsers.items():
@@ -36,7 +36,7 @@ def render_frameworks(parsers: Mapping[str, Parser], console: Console) -> None:
             title = Text((name if index == 0 else "").ljust(names), "bold")
             page.print(title.append(key or "no key", "not bold dim"), 2)
             for mode in alike:
-                page.print(_row([(mode.name, modes), (_guaranteed(mode), strict), (_limit(mode), limit)]), 4)
+                page.print(_row([(mode.name, half), (_guaranteed(mode), strict), (_limit(mode), half)]), 4)
     page.print()
     page.print(
         "Beside each name stands the key of the configuration that states the bound of the modes below it. strict: "

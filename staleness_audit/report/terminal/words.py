@@ -74,8 +74,10 @@ def number(value: float) -> str:
 
 
 def reach(first: object, last: object, glyphs: Glyphs = UNICODE) -> str:
-    """``7–30``, ``7`` if both are the same: how a range reads wherever a person reads one."""
-    return str(first) if str(first) == str(last) else f"{first}{glyphs.to}{last}"
+    """``7–30``, ``7`` if both are the same, ``-2 to 3``: how a range reads wherever a person reads one."""
+    if str(first) == str(last):
+        return str(first)
+    return f"{first}{' to ' if str(first).startswith('-') else glyphs.to}{last}"
 
 
 def interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> str:

@@ -38,7 +38,7 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     sizes = [class_size(row.get("multiplicity"), page.glyphs) for row in worst]
     names = [f"{name} ({size})" if size else name for name, size in zip(names, sizes, strict=True)]
     several = len({row.get("attempt", 0) for row in worst}) > 1
-    title, places = _places(worst, page, page.width - FIGURES - max(len("trajectory"), *map(len, names)))
+    title, places = _places(worst, page, page.table_width - FIGURES - max(len("trajectory"), *map(len, names)))
     rows: list[tuple[str | Text, ...]] = [
         (
             name,

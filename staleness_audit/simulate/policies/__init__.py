@@ -31,6 +31,8 @@ class Preset:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     fixed: tuple[str, ...] = ()
     """Knobs that ``--bound`` must not set, because the mode is what they say."""
+    small: Mapping[str, Any] = field(default_factory=dict)
+    """Knobs that the prover sets smaller for this mode, which has more states than its kin."""
 
 
 POLICIES: Mapping[str, Preset] = MappingProxyType(
@@ -58,7 +60,7 @@ POLICIES: Mapping[str, Preset] = MappingProxyType(
         "nemo-rl:async_grpo": Preset(AsyncGrpo),
         "psrl": Preset(Psrl),
         "psrl:retag": Preset(Psrl, {"retag": True}),
-        "psrl:native-multi-turn": Preset(Psrl, {"native_multi_turn": True}),
+        "psrl:native-multi-turn": Preset(Psrl, {"native_multi_turn": True}, small={"batch": 1}),
         "deadline": Preset(Deadline),
     }
 )
@@ -87,7 +89,7 @@ def build(
     if name not in POLICIES:
         raise AuditError(f"There is no policy {name!r}; there are: {', '.join(POLICIES)}.")
     preset = POLICIES[name]
-    knobs: dict[str, Any] = dict(preset.rules.small) if small else {}
+    knobs: dict[str, Any] = {**preset.rules.small, **preset.small} if small else {}
     knobs |= preset.knobs
     if batch is not None:
         knobs["batch"] = batch

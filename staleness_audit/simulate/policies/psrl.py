@@ -78,7 +78,7 @@ class Psrl(Policy):
         state.done[group.id] = group._replace(target=-1)
         movable = [
             other
-            for other in state.running.values()
+            for other in (state.running.values() if version < place else ())
             if version <= other.target < place and place - eta <= other.label <= place
         ]
         if movable:
@@ -90,10 +90,10 @@ class Psrl(Policy):
 
     def collect(self, state: State) -> None:
         """L3: wait until the step's own buffer is full; nothing is dropped."""
-        chosen = [group.id for group in state.done.values() if group.target == state.v]
-        if len(chosen) == self.batch:
-            for number in sorted(chosen):
-                state.hold(state.done[number])
+        if Counter(map(_TARGET, state.done.values()))[state.v] == self.batch:
+            for group in state.oldest_done():
+                if group.target == state.v:
+                    state.hold(group)
 
     def published(self, state: State) -> None:
         """A push; instances have yet to pull it."""
@@ -109,7 +109,7 @@ class Psrl(Policy):
             # A group with a place in a buffer may use any version that still reaches that buffer (selector, rule 3).
             possible += [
                 f"turn {group.id}"
-                for group in state.running.values()
+                for group in (state.running.values() if lagging < state.serving else ())
                 if lagging < group.first and lagging + self.staleness >= group.target
             ]
         return tuple(possible)
