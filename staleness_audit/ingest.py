@@ -135,10 +135,9 @@ class StagedParts:
         return connection
 
 
-def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
-    """Return the cache folder of a run below the current directory, made self-ignoring for git."""
+def cache_folder(base: Path | None = None) -> Path:
+    """Return the folder of all caches below the current directory, made and self-ignoring for git."""
     cache = (base or Path.cwd()) / CACHE_FOLDER
-    identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
     ignore = cache / ".gitignore"
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -146,9 +145,15 @@ def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
             ignore.write_text("*\n")
     except OSError as error:
         raise UnreadableInput(f"{cache}: cannot be written ({error.strerror}); name a folder with --tables.") from error
+    return cache
+
+
+def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
+    """Return the cache folder of a run below the current directory."""
+    identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
     # The identity tells runs apart; the name is for people, and no query may take it for a pattern.
     shown = re.sub(r"[^\w.=,+-]", "_", run.root.name)
-    return cache / f"{shown}-{identity}"
+    return cache_folder(base) / f"{shown}-{identity}"
 
 
 def ingest(

@@ -15,7 +15,6 @@ import typer
 
 from staleness_audit.cli.console import complain, errors, json_text, plain, stderr, stdout
 from staleness_audit.cli.options import BoundOption, FrameworkOption, QuietOption
-from staleness_audit.discovery import CACHE_FOLDER
 
 if TYPE_CHECKING:
     from staleness_audit.watch.loop import Show
@@ -115,7 +114,7 @@ def _metrics(port: int, quiet: bool, stack: ExitStack) -> Show:
 @contextmanager
 def _own_folder() -> Iterator[Path]:
     """Yield a folder for the tables of this watch, on the disk that caches are on; it goes with the watch."""
-    cache = Path.cwd() / CACHE_FOLDER
-    cache.mkdir(exist_ok=True)
-    with TemporaryDirectory(prefix="watch-", dir=cache, ignore_cleanup_errors=True) as folder:
+    from staleness_audit.ingest import cache_folder
+
+    with TemporaryDirectory(prefix="watch-", dir=cache_folder(), ignore_cleanup_errors=True) as folder:
         yield Path(folder)
