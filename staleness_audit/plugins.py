@@ -14,6 +14,7 @@ from staleness_audit.errors import BrokenPlugin, NothingRecognised, SeveralFrame
 from staleness_audit.parser import Detection, Parser
 
 GROUP = "staleness_audit.parsers"
+_OF_A_STEP = re.compile(r"(?:\w+_)?(?:step|iter|checkpoint)[_-]?\d+(?:_\w+)?")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,8 @@ def several_runs(run: RunFiles, parser: Parser) -> list[str]:
     """Folders side by side that look like runs of their own: the parser recognises each by files that another has too.
 
     What one run keeps in several folders (rollouts here, training there) has different names, but for files that are
-    named by a number only. A parser whose launches have folders of their own says whether these are such.
+    named by a number only, and for the folders of its steps. A parser whose launches have folders of their own says
+    whether these are such.
     """
     folders: dict[str, dict[str, RunFile]] = {}
     above = _shared_folder(run)
@@ -103,6 +105,8 @@ def several_runs(run: RunFiles, parser: Parser) -> list[str]:
         detection = parser.detect(replace(run, files=shared)) if shared else None
         if detection and detection.strong:
             found.append(above + folder)
+    if all(_OF_A_STEP.fullmatch(folder.rpartition("/")[2]) for folder in found):
+        return []
     belong_together = getattr(parser, "belong_together", None)
     if len(found) < 2 or (belong_together is not None and belong_together(run, found)):
         return []

@@ -123,6 +123,13 @@ def test_runs_of_frameworks_whose_launches_have_folders_are_told_apart(framework
     assert run("audit", tmp_path / "runs" / cases[1], "--bound", "9").exit_code == 0
 
 
+def test_folders_of_steps_are_one_run(tmp_path):
+    """Nothing but the rollouts of a run was kept, a folder per step: what they prove is said."""
+    shutil.copytree(SAMPLES / "prime-rl" / "strict_bound2" / "run" / "rollouts", tmp_path / "rollouts")
+    done = run("audit", tmp_path, "--bound", "9", "--format", "json")
+    assert json.loads(done.stdout)["run"]["framework"] == "prime-rl"
+
+
 def test_event_logs_of_one_writer_that_begins_twice_are_two_runs(tmp_path):
     """Both files are the first of the writer "trainer"; a second attempt of it is of the same run."""
     header = '{"format": "staleness-events/1", "framework": "my-trainer", "bound": 1, "writer": "trainer"%s}'

@@ -69,14 +69,14 @@ def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFact
         ]
         lives.load(connection, found, updates, settings, build, envs)
         batches = _batches(connection, found)
-        if not (log or metrics or staged.has("prime_traces")):
+        steps, lost = write_steps(sink, found, build, batches, updates, settings)
+        if not (log or metrics or envs):
             sink.diagnose(
                 "warning",
                 "no-records",
-                "There are no traces, metrics or logs, so nothing is known of what was trained; restore them.",
+                "There are no metrics, logs or traces of training, so nothing is known of it; restore them.",
                 opens="training",
             )
-        steps, lost = write_steps(sink, found, build, batches, updates, settings)
         _write_updates(sink, updates)
         _write_numbers(staged, sink, found)
         # A shipped trace without a record of its arrival: files of `all` are gone.

@@ -86,6 +86,9 @@ def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[
     saved = [row["step"] for row in _rows(staged, "skyrl_checkpoints")]
     if not launches and (dumped or saved):
         launches = [_from_files(dumped, sources, max(saved, default=0))]
+        if not dumped:
+            message = "Checkpoints alone tell of no batch; keep the console log, or set trainer.dump_data_batch."
+            sink.diagnose("warning", "no-records", message, opens="training")
     for launch in launches:
         own = next((tracked[source] for source in sorted(launch.sources) if source in tracked), None)
         if not launch.settings.known and own is not None:

@@ -16,6 +16,7 @@ One step off: labels are one ahead of the weights; batch s is made under v = max
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import polars as pl
@@ -75,6 +76,10 @@ class Verl:
         if strong:
             return Detection((*strong, *weak))
         return Detection(tuple(weak), strong=False) if weak else None
+
+    def belong_together(self, run: RunFiles, folders: Sequence[str]) -> bool:
+        """Batches of the rollout cache have a folder each, named by number, in one that names their sizes."""
+        return all(re.fullmatch(r"(?:.*/)?GBS\d+_[^/]*/\d+", folder) for folder in folders)
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:
         """One unit per file, except that a checkpoint and its storage units are one."""
