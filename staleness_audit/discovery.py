@@ -154,11 +154,13 @@ class RunFiles:
     def split(self, source: str, target_bytes: int = 64 << 20) -> Iterator[Piece]:
         """Cut a file of lines into pieces of about ``target_bytes`` that begin and end at line boundaries.
 
+        Of a file of few such pieces they are smaller, down to a quarter, so that several cores share the work evenly.
         Bytes that an earlier ingestion has seen keep their cuts, so that of a grown file only the new lines are new
         pieces. An unterminated last line is a piece of its own. A compressed file is one piece. A piece is yielded as
         soon as its bytes are hashed, so that it can be read while the next one is looked for.
         """
         file = self.file(source)
+        target_bytes = min(target_bytes, max(target_bytes, file.bytes) // 4)
         signature, known = self.known.get(source, ("", ()))
         if signature == file.signature:
             yield from known
