@@ -55,10 +55,17 @@ def documents() -> list[Path]:
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """Yield a scratch folder with a copy of the sample runs."""
+    """Yield a scratch folder with the sample runs, which examples only read (links, where the file system has them)."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(ROOT / "sample_traces", Path(folder) / "sample_traces")
+        shutil.copytree(ROOT / "sample_traces", Path(folder) / "sample_traces", copy_function=_link)
         yield Path(folder).resolve()
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
 
 
 def shell(command: str, folder: Path) -> tuple[int, str]:
@@ -116,8 +123,8 @@ def _output(command: str) -> str:
 
 
 def _help(command: str) -> str:
-    with workspace() as folder:
-        _, text = shell(f"staleness-audit {command} --help", folder)
+    with tempfile.TemporaryDirectory() as folder:
+        _, text = shell(f"staleness-audit {command} --help", Path(folder))
     return _fenced(text)
 
 

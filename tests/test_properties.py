@@ -58,7 +58,7 @@ def files_of(log: logs.Log) -> dict[str, bytes]:
 bounds = st.sampled_from((None, 0, 1, 2))
 
 
-@examples(30)
+@examples(20)
 @given(run=strategies.runs(), bound=bounds)
 def test_complete_logs_are_audited_exactly(run: Run, bound: int | None) -> None:
     document = audited(files_of(logs.log_of(run)), bound)
@@ -117,7 +117,7 @@ def test_nor_does_the_size_of_the_pieces(run: Run, seed: int, size: int) -> None
     assert compare.differences(document, truth.figures(run, 1)) == []
 
 
-@examples(5)
+@examples(4)
 @given(run=strategies.runs(), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL))
 def test_nor_does_rebuilding_it_in_partitions(run: Run, seed: int, way: hide.Hiding) -> None:
     """Of complete logs and of others: the same document to the last figure, however the trajectories are divided."""
@@ -133,7 +133,7 @@ def test_nor_does_rebuilding_it_in_partitions(run: Run, seed: int, way: hide.Hid
 # ------------------------------------------------------------------------------------------------- what is hidden
 
 
-@examples(30)
+@examples(20)
 @given(
     run=strategies.runs(), bound=st.sampled_from((0, 1, 2)), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL)
 )
