@@ -5,13 +5,14 @@ Only the consoles of a recorded run are audited, so that no other file makes up 
 
 from __future__ import annotations
 
+import gzip
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from helpers.cases import cases
 
 from staleness_audit.api import audit
@@ -55,8 +56,22 @@ NOISE: dict[str, Callable[[str], str]] = {
 COMPONENTS = {"psrl", "events"}  # whose logs are files of a process each, not what a terminal shows
 
 
-def consoles(run: Path) -> list[Path]:
-    return sorted(path for path in run.rglob("*.log") if path.parent.name != "proxy")
+UNPACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.decompress,
+    ".zst": lambda data: zstandard.ZstdDecompressor().stream_reader(data).read(),
+}
+
+
+def consoles(run: Path) -> dict[Path, str]:
+    """Texts of a run's consoles, by where they stand once they are unpacked."""
+    found = {}
+    for packing, unpack in UNPACK.items():
+        for path in run.rglob(f"*.log{packing}"):
+            text = unpack(path.read_bytes()).decode()
+            if text and path.parent.name != "proxy":
+                found[path.relative_to(run).with_name(path.name.removesuffix(packing))] = text
+    return dict(sorted(found.items()))
 
 
 WITH_CONSOLE = [case for case in cases() if case.parent.name not in COMPONENTS and consoles(case / "run")]
@@ -75,15 +90,14 @@ def told(run: Path, tables: Path, bound: int | None) -> dict[str, Any]:
 @pytest.mark.parametrize("case", WITH_CONSOLE, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_noise_changes_nothing(case: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    for path in consoles(case / "run"):
-        target = run / path.relative_to(case / "run")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+    texts = consoles(case / "run")
+    for path, text in texts.items():
+        (run / path).parent.mkdir(parents=True, exist_ok=True)
+        (run / path).write_bytes(text.encode())
     argv = json.loads((case / "expected.json").read_text()).get("argv", [])
     bound = int(argv[argv.index("--bound") + 1]) if "--bound" in argv else 1
     plain = told(run, tmp_path / "plain", bound)
-    texts = {path: path.read_bytes().decode() for path in consoles(run)}
     for name, change in NOISE.items():
         for path, text in texts.items():
-            path.write_bytes(change(text).encode())
+            (run / path).write_bytes(change(text).encode())
         assert told(run, tmp_path / name, bound) == plain, name
