@@ -281,6 +281,13 @@ def test_each_of_many_bad_lines_is_counted_if_not_listed(tmp_path: Path) -> None
     assert any("150 more" in item["message"] for item in data["diagnostics"]["items"])
 
 
+def test_a_space_before_the_colon_hides_no_text_that_looks_like_a_number(tmp_path: Path) -> None:
+    line = b'{"kind":"span","n":4,"trajectory_id":"b","tokens" : "10","version":0}'
+    answer = report(tmp_path, replaced(5, line))
+    assert [number for _, number in said(answer, "bad-line")] == [5]
+    assert is_open(answer)
+
+
 @pytest.mark.parametrize(
     "line",
     [
