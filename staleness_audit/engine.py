@@ -76,6 +76,21 @@ def read_parquet(parts: Iterable[Path], **options: bool) -> str:
     return f"read_parquet([{', '.join(map(_exactly, parts))}], hive_partitioning = false{settings})"
 
 
+def write_parquet(connection: duckdb.DuckDBPyConnection, query: str, target: Path, *options: str) -> int:
+    """Write the rows of a query into a Parquet file (with ``PARTITION_BY ..`` a folder); return how many there are."""
+    # Dictionaries pay for words of which there are a few; of other columns they cost time and save nothing.
+    settings = ", ".join(
+        (
+            "FORMAT parquet, PARQUET_VERSION v2, COMPRESSION zstd, COMPRESSION_LEVEL 1",
+            "DICTIONARY_SIZE_LIMIT 64, WRITE_BLOOM_FILTER false",
+            *options,
+        )
+    )
+    row = connection.execute(f"COPY ({query}) TO {literal(str(target))} ({settings})").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
     if parts:

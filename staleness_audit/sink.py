@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from staleness_audit.engine import literal
+from staleness_audit.engine import write_parquet
 from staleness_audit.tables import SCHEMAS, WORD, duckdb_type
 
 ROW_GROUP_ROWS = 1 << 18
@@ -97,10 +97,7 @@ class PartWriter:
         )
         self._queries[table] += 1
         target = self.folder / f"{table}.{self._queries[table]}.parquet"
-        options = "FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARQUET_VERSION v2"
-        copy = f"COPY (SELECT {columns} FROM ({query})) TO {literal(str(target))} ({options})"
-        row = connection.execute(copy).fetchone()
-        rows = int(row[0]) if row else 0
+        rows = write_parquet(connection, f"SELECT {columns} FROM ({query})", target)
         self.rows[table] += rows
         if not rows:
             target.unlink()

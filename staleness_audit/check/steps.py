@@ -205,8 +205,8 @@ def _of_step(
     fated: Mapping[tuple[int | None, int | None], Interval], key: tuple[int, int], openings: Openings, kind: str
 ) -> Interval:
     """Trajectories that met a fate in a step: those said to, and perhaps those of which the step is not known."""
-    counts = (fated.get(place, NOTHING) for place in (key, (key[0], None), (None, None)))
-    return total(counts).open_above(openings.any or kind in openings.unseen)
+    places = (key, (key[0], None), (None, None))
+    return total(fated[place] for place in places if place in fated).open_above(openings.any or kind in openings.unseen)
 
 
 def violating_steps(per_step: Mapping[Any, Any]) -> Rows:

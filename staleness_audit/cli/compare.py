@@ -72,7 +72,7 @@ def compare(
             render_comparison(comparison, base, Console(file=buffer, width=100, highlight=False, no_color=True))
             text = buffer.getvalue()
         elif format_ is ComparisonFormat.json:
-            text = json_text(comparison, indent=2) + "\n"
+            text = json_text(comparison, indent=True) + "\n"
         else:
             text = comparison_markdown(comparison, base)
         if output is None:

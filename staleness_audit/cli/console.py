@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
+import orjson
 import typer
 from rich.console import Console
 
@@ -37,11 +38,23 @@ EXIT_INTERRUPTED = 130
 EXIT_ORDER = (2, 1, 3, 0)
 
 
-def json_text(value: object, indent: int | None = None) -> str:
-    """JSON text in characters that standard output can take, none of which could steer a terminal."""
+def json_text(value: object, indent: bool = False) -> str:
+    """JSON text in characters that standard output can take, none of which could steer a terminal.
+
+    ``indent``: on many lines, two spaces a level.
+    """
+    try:
+        layout = orjson.OPT_INDENT_2 if indent else 0
+        text = orjson.dumps(
+            value, default=str, option=layout | orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATETIME
+        ).decode()
+    except TypeError:
+        # Numbers of more than 64 bits, and names of files that are no text.
+        text = json.dumps(value, indent=2 if indent else None, default=str)
     unicode = (sys.stdout.encoding or "").lower().startswith("utf")
-    text = json.dumps(value, indent=indent, ensure_ascii=not unicode, default=str)
-    return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
+    return _BEYOND_ASCII.sub(
+        lambda found: found[0] if unicode and found[0].isprintable() else json.dumps(found[0])[1:-1], text
+    )
 
 
 def print_text(text: str) -> None:

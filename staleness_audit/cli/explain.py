@@ -41,7 +41,7 @@ def explain(
         result = audited(run, bound, framework=framework, tables=tables, worst=1, assume=assume, quiet=quiet)
         story = result.explain(trajectory)
         if format_ is Format.json:
-            print(json_text(story.json(), indent=2))
+            print(json_text(story.json(), indent=True))
         else:
             worst_ones = result.data["violations"]["worst"] or []
             listed = {

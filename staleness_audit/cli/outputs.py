@@ -99,11 +99,11 @@ class Audits:
             case AuditFormat.json:
                 if not documents:
                     return None
-                return json_text(documents[0] if self.wanted == 1 else documents, indent=2) + "\n"
+                return json_text(documents[0] if self.wanted == 1 else documents, indent=True) + "\n"
             case AuditFormat.sarif:
                 from staleness_audit.report.sarif import sarif
 
-                return json_text(sarif(documents, base), indent=2) + "\n"
+                return json_text(sarif(documents, base), indent=True) + "\n"
             case AuditFormat.junit:
                 from staleness_audit.report.junit import junit
 

@@ -62,7 +62,7 @@ def prove(
             )
         written = _write_counterexample(policy, proof, out)
         if format_ is Format.json:
-            print(json_text(_document(policy, proof, written), indent=2))
+            print(json_text(_document(policy, proof, written), indent=True))
         else:
             _print_proof(policy, proof, written)
         raise typer.Exit(0 if proof.search.schedule is None else 1)

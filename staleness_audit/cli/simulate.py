@@ -91,7 +91,7 @@ def simulate(
 
             write(policy, folder / "run.staleness.jsonl", artifacts)
         if format_ is Format.json:
-            print(json_text({**setup.described(), **summary.figures()}, indent=2))
+            print(json_text({**setup.described(), **summary.figures()}, indent=True))
         else:
             _print_summary(policy, summary.figures(), folder)
         code = _audit(folder) if audit and folder is not None else 0
@@ -136,7 +136,7 @@ def _dryrun(
         raise AuditError(f"{out}: cannot be written ({error.strerror}); choose another --out.") from error
     figures = outcome.figures()
     if format_ is Format.json:
-        print(json_text(figures, indent=2))
+        print(json_text(figures, indent=True))
         return
     spread = (
         f"{figures['staleness_mean']:.2f} on average, {figures['staleness_max']} at most "

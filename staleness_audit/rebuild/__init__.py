@@ -24,7 +24,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from staleness_audit.engine import create_view, literal, scan
+from staleness_audit.engine import create_view, scan, write_parquet
 from staleness_audit.ingest import Dataset, locked
 from staleness_audit.rebuild.partitions import DIVIDED, Partitions, count_partitions
 
@@ -36,7 +36,7 @@ class Module:
     """One SQL file: its product, what a row is, its columns, and the query.
 
     ``stage``: ``run``, ``part`` or ``whole``. ``view``: evaluated wherever it is used instead of once. ``lens``: a view
-    for readers over what is published.
+    for readers over what is published. ``as_written``: its joins are not to be reordered.
     """
 
     product: str
@@ -47,6 +47,7 @@ class Module:
     published: bool
     view: bool
     lens: bool
+    as_written: bool
     sql: str
 
     @property
@@ -72,7 +73,7 @@ def _parse(text: str) -> Module:
     fields = {
         key: value.strip()
         for line in head
-        if (m := re.match(r"(Product|Grain|From|Publish|Kind|Stage): (.*)", line))
+        if (m := re.match(r"(Product|Grain|From|Publish|Kind|Stage|Joins): (.*)", line))
         for key, value in [m.groups()]
     }
     start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
@@ -95,6 +96,7 @@ def _parse(text: str) -> Module:
         published=fields.get("Publish") == "yes",
         view=fields.get("Kind") == "view",
         lens=fields.get("Kind") == "lens",
+        as_written=fields.get("Joins") == "as written",
         sql=text,
     )
 
@@ -258,12 +260,20 @@ def _drop(connection: duckdb.DuckDBPyConnection, products: Sequence[str]) -> Non
 
 def make(connection: duckdb.DuckDBPyConnection, module: Module, part: Path | None) -> None:
     """Make a product; one that has a file is written at once and read from it by later modules, to save memory."""
+    if module.as_written:
+        connection.execute("SET disabled_optimizers = 'join_order'")
+    try:
+        _make(connection, module, part)
+    finally:
+        if module.as_written:
+            connection.execute("RESET disabled_optimizers")
+
+
+def _make(connection: duckdb.DuckDBPyConnection, module: Module, part: Path | None) -> None:
     if module.lens or part is None:
         connection.execute(module.create())
         return
-    connection.execute(
-        f"COPY ({module.sql}) TO {literal(str(part))} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
-    )
+    write_parquet(connection, module.sql, part)
     create_view(connection, module.product, [part])
 
 

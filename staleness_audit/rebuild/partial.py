@@ -15,7 +15,7 @@ from pathlib import Path
 
 import duckdb
 
-from staleness_audit.engine import create_view, literal, read_parquet
+from staleness_audit.engine import create_view, read_parquet, write_parquet
 from staleness_audit.ingest import Dataset
 from staleness_audit.rebuild import STEP_RANGE, make, modules, prepare
 from staleness_audit.rebuild.partitions import DIVIDED
@@ -88,8 +88,7 @@ def _hide(connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
 def _write_step_sums(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
     # Parquet has no integers as wide as those of DuckDB's sums.
     columns = ", ".join(f"{name}::BIGINT AS {name}" for name in SUMS["step_sums"])
-    part = literal(str(folder / "step_sums.parquet"))
-    connection.execute(f"COPY (SELECT step_key, {columns} FROM step_sums) TO {part} (FORMAT parquet)")
+    write_parquet(connection, f"SELECT step_key, {columns} FROM step_sums", folder / "step_sums.parquet")
 
 
 def add_parts(folder: Path, parts: Sequence[Path], total: Path | None) -> None:
@@ -143,8 +142,7 @@ def _files(folders: Iterable[Path], product: str) -> list[Path]:
 
 
 def _copy(connection: duckdb.DuckDBPyConnection, sql: str, folder: Path, product: str) -> None:
-    target = literal(str(folder / f"{product}.parquet"))
-    connection.execute(f"COPY ({sql}) TO {target} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)")
+    write_parquet(connection, sql, folder / f"{product}.parquet")
 
 
 def views(connection: duckdb.DuckDBPyConnection, folder: Path, products: Iterable[str]) -> None:

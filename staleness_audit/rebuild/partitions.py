@@ -10,7 +10,7 @@ from pathlib import Path
 
 import duckdb
 
-from staleness_audit.engine import create_view, literal
+from staleness_audit.engine import create_view, write_parquet
 from staleness_audit.ingest import Dataset
 from staleness_audit.limits import limits
 
@@ -55,11 +55,10 @@ class Partitions:
     def _divide(self, table: str) -> None:
         target = self._folder / table
         target.mkdir(parents=True)
-        self._connection.execute(
-            f"COPY (SELECT *, hash(trajectory_id) % {self.count} AS partition FROM {table} WHERE trajectory_id IS NOT NULL) "
-            f"TO {literal(str(target))} (FORMAT parquet, COMPRESSION lz4, PARTITION_BY (partition), OVERWRITE_OR_IGNORE)"
+        numbered = (
+            f"SELECT *, hash(trajectory_id) % {self.count} AS partition FROM {table} WHERE trajectory_id IS NOT NULL"
         )
+        write_parquet(self._connection, numbered, target, "PARTITION_BY (partition)", "OVERWRITE_OR_IGNORE")
         if table == "events":  # the others say nothing without a trajectory
-            self._connection.execute(
-                f"COPY (SELECT * FROM events WHERE trajectory_id IS NULL) TO {literal(str(target / 'groups.parquet'))} (FORMAT parquet)"
-            )
+            of_groups = "SELECT * FROM events WHERE trajectory_id IS NULL"
+            write_parquet(self._connection, of_groups, target / "groups.parquet")

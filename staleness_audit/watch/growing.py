@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.engine import connect, create_view, literal, read_parquet
+from staleness_audit.engine import connect, create_view, literal, read_parquet, write_parquet
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, StagedParts, describe, join_units, parts_by_table
 from staleness_audit.parser import Parser
@@ -181,9 +181,7 @@ class GrowingRun:
             for table, parts in crowded.items():
                 create_view(connection, table, parts)
                 target = kept.place(table).with_suffix(".parquet")
-                connection.execute(
-                    f'COPY (SELECT * FROM "{table}") TO {literal(str(target))} (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)'
-                )
+                write_parquet(connection, f'SELECT * FROM "{table}"', target)
                 kept.parts[table] = [target]
                 for part in parts:
                     part.unlink()

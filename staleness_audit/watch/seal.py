@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from staleness_audit.engine import literal, read_parquet
+from staleness_audit.engine import read_parquet, write_parquet
 from staleness_audit.ingest import Dataset
 from staleness_audit.rebuild.partial import views
 from staleness_audit.rebuild.partitions import DIVIDED
@@ -150,27 +150,26 @@ def divide(connection: duckdb.DuckDBPyConnection, folder: Path) -> tuple[list[Pa
     for table in DIVIDED:
         key = _ROWS_OF[table]
         aside = folder / table
-        connection.execute(
-            f"COPY (SELECT rows.* EXCLUDE (key_), block FROM (SELECT *, {key} AS key_ FROM {table}) AS rows JOIN assigned ON key_ = assigned.key) "
-            f"TO {literal(str(aside))} (FORMAT parquet, PARTITION_BY (block), COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+        keyed = f"(SELECT *, {key} AS key_ FROM {table}) AS rows"
+        write_parquet(
+            connection,
+            f"SELECT rows.* EXCLUDE (key_), block FROM {keyed} JOIN assigned ON key_ = assigned.key",
+            aside,
+            "PARTITION_BY (block)",
         )
         for part in aside.glob("block=*"):
             target = folder / "blocks" / part.name / table
             target.parent.mkdir(parents=True, exist_ok=True)
             part.rename(target)
         left = folder / f"{table}.parquet"
-        rows = connection.execute(
-            f"COPY (SELECT * EXCLUDE (key_) FROM (SELECT *, {key} AS key_ FROM {table}) AS rows "
-            f"WHERE key_ IS NULL OR key_ NOT IN (SELECT key FROM assigned)) TO {literal(str(left))} "
-            "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
-        ).fetchone()
-        stay[table] = [left] if rows and rows[0] else []
+        others = "key_ IS NULL OR key_ NOT IN (SELECT key FROM assigned)"
+        rows = write_parquet(connection, f"SELECT * EXCLUDE (key_) FROM {keyed} WHERE {others}", left)
+        stay[table] = [left] if rows else []
     blocks = sorted((folder / "blocks").iterdir())
     for block in blocks:
-        connection.execute(
-            f"COPY (SELECT DISTINCT key FROM assigned WHERE block = {int(block.name.removeprefix('block='))} ORDER BY key) "
-            f"TO {literal(str(block / 'keys.parquet'))} (FORMAT parquet)"
-        )
+        number = int(block.name.removeprefix("block="))
+        keys = f"SELECT DISTINCT key FROM assigned WHERE block = {number} ORDER BY key"
+        write_parquet(connection, keys, block / "keys.parquet")
     return blocks, stay
 
 
@@ -178,9 +177,7 @@ def freeze(dataset: Dataset, part: Path, target: Path) -> Frozen:
     """Note what the blocks that are being sealed take from the run as a whole."""
     with duckdb.connect() as connection:
         views(connection, part, ("step_lives", "occupancy"))
-        connection.execute(
-            f"COPY (SELECT * FROM step_lives WHERE certain OR started IS NOT NULL) TO {literal(str(target))} (FORMAT parquet)"
-        )
+        write_parquet(connection, "SELECT * FROM step_lives WHERE certain OR started IS NOT NULL", target)
         last = connection.execute("SELECT max(started) FROM step_lives").fetchone()
         wall = connection.execute("SELECT wall_started, wall_ended FROM occupancy").fetchone()
     assert last is not None

@@ -95,7 +95,7 @@ _FAULT = f"""
               THEN 'a number is too large'
          WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
          WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'
-         WHEN isinf(ts) OR isnan(ts) OR abs(ts) > 1e11 OR abs(started) > 1e11 OR abs(ended) > 1e11 THEN 'a time is impossible'
+         WHEN NOT abs(ts) <= 1e11 OR NOT abs(started) <= 1e11 OR NOT abs(ended) <= 1e11 THEN 'a time is impossible'
     END"""
 """SQL that says what makes a line of whole numbers unusable (null = nothing)."""
 

@@ -1,6 +1,7 @@
 -- Product: trajectory_lives
 -- Publish: yes
 -- Stage: part
+-- Joins: as written
 -- Grain: one row per training trajectory (or anonymous class).
 -- From: members, span_sums, distinct_tokens, life_events, attempts, uses, step_lives.
 -- Columns:
