@@ -17,6 +17,7 @@ No file says which step trained a trajectory: batches are put together again fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -108,7 +109,10 @@ class AReaL:
         if files.requests:
             message = "Request records (v0.4.0) have times of a clock of their own and are not read."
             sink.diagnose("note", "request-records", message, source=files.requests[0].source)
-        return finish_run(staged, sink)
+        found = finish_run(staged, sink)
+        if files.old_dumps and not files.dumps:
+            return replace(found, dialect="text dumps (up to v0.5.1)")
+        return found
 
 
 def _read_config(run: RunFiles, piece: Piece, sink: Sink) -> None:
