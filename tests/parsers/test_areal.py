@@ -399,7 +399,7 @@ class TestStatistics:
         assert data["staleness"]["max"] == exact(1)
 
     def test_only_theta_is_staleness(self, tmp_path: Path) -> None:
-        """``proximal`` changed its meaning with PR #1736, and ``rollout/accepted`` is a mean of ones: neither counts."""
+        """``proximal`` changed its meaning with PR #1736, and ``rollout/accepted`` is a mean of ones."""
         trial = self.only(sample_staleness_proximal_max=9.0)
         told = {**stats(2, 13, v_theta=3.0, sample_staleness_proximal_max=9.0), "rollout/accepted": 1.0}
         trial.console = tracer() + step_lines({3: {**told, "ppo_actor/update/n_valid_tokens": 4.0}})

@@ -44,7 +44,8 @@ class Roll:
         """One unit per piece of a trace file and per other file; files of steps go together."""
         found = survey(run)
         units = [Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source)]
-        for kind, files in (("pickle", found.pickles), ("dump", found.dumps), ("board", found.boards)):
+        batches = (("pickle", found.pickles), ("dump", found.dumps), ("appended", found.appended))
+        for kind, files in (*batches, ("board", found.boards)):
             units.extend(_bundles(run, kind, files))
         single = (("console", found.consoles), ("state", found.states), ("events", found.events))
         for kind, files in (*single, ("settings", found.settings)):
@@ -55,7 +56,7 @@ class Roll:
         """Stage what one file says; nothing here is understood without the others."""
         if unit.kind == "spans":
             read_spans(run, unit.pieces[0], sink)
-        elif unit.kind in ("pickle", "dump", "board"):
+        elif unit.kind in ("pickle", "dump", "appended", "board"):
             read_batches(unit.kind, run, unit.pieces, sink)
         else:
             reader = {

@@ -153,6 +153,7 @@ class Verl:
             "checkpoints": bool(files.checkpoints or files.batches),
             "metrics": bool(records),
             "groups": bool(files.groups),
+            "old_groups": any(b"param_version_start" in run.head(entry.file.source, 1 << 20) for entry in files.groups),
         }
         scale, trigger, unseen = 1, 1, frozenset({"dropped", "lost", "pending"})
         if rule == "fa":

@@ -101,7 +101,7 @@ def facts(
         batch = None if mini is None else mini * (settings.count("async_training.require_batches") or 1) * k
     dialect = {
         "v1": f"V1 {trainer}" if trainer != "unknown" else "V1",
-        "fa": "fully_async_policy",
+        "fa": "fully_async_policy (up to 0.7.0)" if seen["old_groups"] else "fully_async_policy",
         "oso": "one_step_off_policy",
         "other": "legacy trainer",
     }[rule]
