@@ -604,3 +604,6 @@ def test_the_module_path_tells_the_release() -> None:
     assert dialect_of(old.encode()) == "skyrl_train (up to February 2026)"
     assert dialect_of(f"skyrl.backends.skyrl_train.batch\n{new}".encode()) == "skyrl.train (since February 2026)"
     assert dialect_of(b"nothing of it") is None
+    assert dialect_of(b"\x00 async/staleness_max \x07") == "metrics as before 2026-07-19"
+    late = b"async/gen_buffer_qsize_at_wait_start .. async/staleness_max"
+    assert dialect_of(late) == "metrics as since 2026-07-19"

@@ -610,7 +610,10 @@ def test_console_only(tmp_path):
             "[2026-11-29 15:45:00] x.py:1 - fully-async rollout 1: took 1 groups after 0.5s;\n",
             "fully-async, pooled worker",
         ),
-        ("[2026-11-29 15:45:00] x.py:1 - starting fully-async rollout worker\n", "fully-async"),
+        (
+            "[2026-11-29 15:45:00] x.py:1 - starting fully-async rollout worker\n",
+            "fully-async, train_async.py (to August 2026)",
+        ),
         ("", "train_async.py: one rollout ahead"),
     ],
 )

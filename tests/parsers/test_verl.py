@@ -250,7 +250,9 @@ def test_while_a_step_was_a_mini_batch_metrics_are_multiplied(run: Run) -> None:
 def test_dropped_samples_is_the_older_name_of_evicted_samples(run: Run) -> None:
     run.metrics(record(1, [(0, 0)] * 4, **{"training/off_policy/dropped_samples": 3.0}))
     run.members(1, 1, 2)
-    audit = load(run).audit()
+    tables = load(run)
+    assert tables.facts["dialect"] == "V1 separate_async (dropped_samples, before 2026-07-23)"
+    audit = tables.audit()
     assert figure(audit["trajectories"]["dropped"]["stale"]) == (3, None)
     assert audit["trajectories"]["cancelled"] == {}
 

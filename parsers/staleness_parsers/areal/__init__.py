@@ -10,6 +10,10 @@ that lived through an update may be one version older than told; those of a requ
 newer (guide section 3). ``proximal`` staleness is one lower than ours until PR #1736. ``head_version`` -1 and the tail
 up to v1.0.4 speak of the whole padded group.
 
+Bound and guarantee. ``max_head_offpolicyness`` (eta) counts versions and is the bound as it is. Strict for eta = 0 with
+a quota equal to the batch, where no admitted task is left over, and where PR #1722 masks older tokens; else there is no
+limit: admission counts tasks and not their age. ``card`` says it mode by mode.
+
 No file says which step trained a trajectory: batches are put together again from the times of starts and results
 (``replay``), checked against the sequences and tokens that the step counted.
 """

@@ -207,7 +207,7 @@ def _pickled(
     domains, turns = _column(objects, "domain", size), _column(objects, "step", size)
     names = [_parsed(text).get("trajectory_id") for text in _column(objects, "trajectory_data", size)]
     for place in range(size):
-        ones = bytes(1 if value else 0 for value in flat[place * width : (place + 1) * width])
+        ones = bytes(map(bool, flat[place * width : (place + 1) * width]))
         runs = [len(run) for run in _TURNS.findall(ones)]
         yield _row(
             "pickle",
