@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -175,6 +175,19 @@ class RunFiles:
             pieces.append(piece)
             yield piece
         self.known[source] = (file.signature, tuple(pieces))
+
+    def bundles(self, files: Iterable[RunFile], target_bytes: int = 32 << 20) -> list[tuple[Piece, ...]]:
+        """Put whole files together until they have about ``target_bytes``: those of steps are many and mostly small."""
+        found: list[tuple[Piece, ...]] = []
+        pieces: list[Piece] = []
+        size = 0
+        for file in files:
+            pieces.append(self.whole(file.source))
+            size += file.bytes
+            if size >= target_bytes:
+                found.append(tuple(pieces))
+                pieces, size = [], 0
+        return [*found, tuple(pieces)] if pieces else found
 
     def digest(self, source: str) -> str:
         """SHA-256 of a file's bytes, in hexadecimal."""

@@ -70,6 +70,16 @@ class TestInFlightAndInQueue:
         assert data["staleness"]["in_queue_mean"] == exact(3)
         assert data["staleness"]["token_mean"] == exact(2)
 
+    def test_where_only_some_spans_have_a_time_any_of_them_may_be_the_last(self, audited: Audit) -> None:
+        """The 2 tokens of version 3 have no time: they may have come before or after the 2 of version 5.
+
+        v_end is 3 or 5, so of the four tokens two have 0 and two have 2 or -2 in flight; 6 - 5 or more are queued.
+        """
+        timed = span("a", 2, 5) | {"ts": 10.0}
+        data = audited(closed(timed, span("a", 2, 3), trained("a", 1), step(1, 6)), bound=9).data
+        assert data["staleness"]["in_flight_mean"] == {"lo": -1, "hi": 1}
+        assert data["staleness"]["in_queue_mean"] == {"lo": 1, "hi": 3}
+
     def test_inside_one_span_that_never_decreases_nothing_is_newer_than_the_last_token(self, audited: Audit) -> None:
         known = {"kind": "span", "trajectory_id": "a", "tokens": 4, "version_lo": 2, "version_hi": 4}
         rising = audited(closed(known | {"monotone": True}, trained("a", 1), step(1, 5)), bound=9).data

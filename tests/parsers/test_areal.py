@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,9 @@ class TestTheReplay:
         assert uses(result) == {(0, 0): {"r0:0/0", "r1:0/0"}, (0, 1): {"r0:1/0", "r1:1/0"}}
         assert result.data["tokens"]["trained"] == exact(21)
         assert result.data["staleness"]["max"] == exact(1)
+        assert "quota-share" not in codes(result)
+        trial.config = config(**{"rollout.consumer_batch_size": 3})  # each rank's share is 3 // 2
+        assert "quota-share" in codes(judged(trial, tmp_path))
 
 
 class TestAttempts:
@@ -309,11 +313,13 @@ class TestVersions:
         assert result.data["tokens"]["trained"] == exact(51)
         assert result.data["verdict"] == "inconclusive"  # it may have made all of its tokens under v2
         assert any("version_rle" in hint["remedy"] for hint in result.data["hints"])
+        assert result.data["run"]["dialect"].startswith("no version_rle (v0.5.2 to v1.0.4)")
 
     def test_up_to_v2_0_0_a_stamp_may_be_one_too_new(self, tmp_path: Path) -> None:
         """Taken after the answer: tokens stamped with a version that came while the sample lived may be one older."""
         trial = straggler(**{"rollout.deterministic_sampling": None})
         result = judged(trial, tmp_path)
+        assert "stamped after generation" in result.data["run"]["dialect"]
         assert versions(result)["2/0"] == [(0, 0, 4), (0, 1, 3), (1, 2, 2)]
         assert versions(result)["0/0"] == [(0, 0, 5)]
         assert result.data["violations"]["tokens"] == {"lo": 7, "hi": 9}
@@ -392,6 +398,23 @@ class TestStatistics:
         data = judged(self.only(sample_staleness_theta_max=1.0, stale_token_fraction=0.5), tmp_path).data
         assert data["staleness"]["max"] == exact(1)
 
+    def test_only_theta_is_staleness(self, tmp_path: Path) -> None:
+        """``proximal`` changed its meaning with PR #1736, and ``rollout/accepted`` is a mean of ones."""
+        trial = self.only(sample_staleness_proximal_max=9.0)
+        told = {**stats(2, 13, v_theta=3.0, sample_staleness_proximal_max=9.0), "rollout/accepted": 1.0}
+        trial.console = tracer() + step_lines({3: {**told, "ppo_actor/update/n_valid_tokens": 4.0}})
+        data = judged(trial, tmp_path).data
+        assert data["staleness"]["max"] == {"lo": 0, "hi": 3}
+        assert [row["tokens"] for row in data["per_step"] if row["step"] == 3] == [exact(13)]  # before the ratio filter
+        assert [row["trajectories"] for row in data["per_step"] if row["step"] == 3] == [exact(2)]
+
+    def test_five_digits_do_not_name_a_step_beyond_99999(self, tmp_path: Path) -> None:
+        """The table prints 100013 as 1.0001e+05; the line above it has all digits."""
+        trial = Trial(config(), tracer() + step_lines({100013: stats(2, 13, v_theta=100013.0)}))
+        steps = {row["step"]: row["tokens"] for row in judged(trial, tmp_path).data["per_step"]}
+        assert steps[100013] == exact(13)
+        assert 100010 not in steps or steps[100010] != exact(13)
+
     def test_the_version_names_the_step_where_the_loggers_count_moved_on(self, tmp_path: Path) -> None:
         trial = self.only()
         trial.console = tracer() + step_lines({4: stats(2, 13, v_theta=3.0)})
@@ -428,6 +451,28 @@ class TestFates:
         result = judged(trial, tmp_path)
         assert result.data["trajectories"]["cancelled"] == {"other:timeout": exact(1)}
         assert result.data["trajectories"]["lost"]["error"] == {"lo": 0, "hi": 1}
+
+    def test_a_row_dumped_before_a_crash_was_not_trained(self, tmp_path: Path) -> None:
+        """Between dump and outcome the process died: the row is there, its session is pending."""
+        trial = straggler()
+        trial.sessions = [session(number, number, begin, end) for number, (begin, end, _) in STRAGGLER.items()]
+        trial.sessions.append(session(9, 9, 40.0, None, status="pending"))
+        trial.console += [(40.0, says(40.0, ENGINE, "AsyncTaskRunner: Submitted task 9. Running: 1"))]
+        trial.dumps["4/9.jsonl"] = [dump_row(9, [[4, 6]])]
+        result = judged(trial, tmp_path)
+        assert uses(result) == ASSIGNED
+        assert result.data["tokens"]["trained"] == exact(51)
+        assert result.data["trajectories"]["pending"] == exact(2)  # tasks 8 and 9
+
+    def test_a_task_may_have_a_row_per_call(self, tmp_path: Path) -> None:
+        """Agents export a row for each call of the model: task 0 has three, whatever ``n_samples`` is."""
+        trial = straggler(**{"rollout.agent.export_style": "individual"})
+        trial.dumps["0/0.jsonl"] = [dump_row(0, [[0, count]], sample) for sample, count in enumerate((5, 2, 1))]
+        trial.console = tracer() + task_lines(STRAGGLER) + step_lines({**STATS, 0: stats(4, 5 + 2 + 1 + 6)})
+        result = judged(trial, tmp_path)
+        assert uses(result)[0, 0] == {"0/0", "0/1", "0/2", "1/0"}
+        assert result.data["tokens"]["trained"] == exact(51 + 3)
+        assert result.data["violations"]["tokens"] == exact(7)
 
     def test_a_shrunken_group_is_counted_by_its_step(self, tmp_path: Path) -> None:
         """G = 2: a sample of task 1 came back empty, one of task 0 was trained but not dumped."""
@@ -654,6 +699,9 @@ class TestPlaces:
         (root / "generated" / "3").mkdir(parents=True)
         (root / "generated" / "3" / "ab12.txt").write_text("idx: 1 / 4, seqlen: 512, reward is 1.0.\nprompt is \n")
         put(root / "session_tracer" / "requests-r0.jsonl", [{"request_id": 1, "submit_ts": 7939251.67}])
-        assert {"text-dumps", "request-records"} <= codes(
-            audit(tmp_path / "run", tables=tmp_path / "t", framework="areal")
-        )
+        both = audit(tmp_path / "run", tables=tmp_path / "t", framework="areal")
+        assert {"text-dumps", "request-records"} <= codes(both)
+        assert both.data["run"]["dialect"].startswith("version_rle (v2.0.0 or later), stamped before generation")
+        shutil.rmtree(root / "rollout")
+        old = audit(tmp_path / "run", tables=tmp_path / "t", framework="areal")
+        assert old.data["run"]["dialect"] == "text dumps (up to v0.5.1)"

@@ -53,9 +53,6 @@ NOISE: dict[str, Callable[[str], str]] = {
     "rewritten bars": every(lambda at, line: f"{BAR}\r{line}" if at % 6 == 2 else line),
     "all at once": lambda text: crlf(ray(after(1, lambda at: FOREIGN[at % 3])(text))),
 }
-COMPONENTS = {"psrl", "events"}  # whose logs are files of a process each, not what a terminal shows
-
-
 UNPACK: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.decompress,
@@ -74,7 +71,7 @@ def consoles(run: Path) -> dict[Path, str]:
     return dict(sorted(found.items()))
 
 
-WITH_CONSOLE = [case for case in cases() if case.parent.name not in COMPONENTS and consoles(case / "run")]
+WITH_CONSOLE = [case for case in cases() if consoles(case / "run")]
 
 
 def told(run: Path, tables: Path, bound: int | None) -> dict[str, Any]:

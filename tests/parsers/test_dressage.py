@@ -385,3 +385,40 @@ def test_files_that_were_never_finished_are_no_payloads(tmp_path):
     tables = run.tables()
     assert spans(tables) == plain
     assert "payload-unreadable" not in codes(tables)
+
+
+def test_logprobs_kept_elsewhere_change_nothing(tmp_path):
+    """Pitfall 10: with a TransferQueue the dump has none, and the payload an object in place of the list."""
+    plain = spans(story(tmp_path / "plain").tables())
+    run = story(tmp_path / "run")
+    run.rollout(2, *({**one, "rollout_log_probs": None} for one in batches()[2]))
+    file = next(run.folder.rglob("s3a/session.json"))
+    value = json.loads(file.read_text())
+    value["data"][0]["full_logprobs"] = {"offloaded": True, "key": "bbs/0", "shape": [5]}
+    file.write_text(json.dumps(value, indent=2))
+    tables = run.tables()
+    assert spans(tables) == plain == STORY_SPANS
+    assert ends(tables) == STORY_ENDS
+
+
+def test_a_span_without_an_end_is_a_beginning(tmp_path):
+    """Pitfall 11: samples are copied while their spans are open, so a trace tells of admissions only."""
+    tables = story(tmp_path / "run").tables()
+    kinds = tables.scan("events").filter(pl.col("trajectory_id") == "s2a").sort("seq").collect()["kind"].to_list()
+    assert "admitted" in kinds
+    assert "finished" not in kinds
+
+
+def test_the_frameworks_version_gap_is_no_staleness(tmp_path):
+    """Pitfalls 1 and 12: a gap among labels seen, and drops counted anew in each call.
+
+    The gap of rollout 2 is logged as 0, while a token of s2a is two versions old; one group was dropped in each of the
+    calls for rollouts 1 and 2, which makes two, not one.
+    """
+    told = "perf {}: {{'staleness/version_gap_max': 0.0, 'staleness/dropped_groups': 1.0}}"
+    run = story(tmp_path / "run")
+    run.console(log(STALE, RETRIED, *(told.format(number) for number in (1, 2))))
+    tables = run.tables()
+    assert spans(tables) == STORY_SPANS
+    told = {(row["raw_name"], row["step"]): row["name"] for row in tables.scan("reported").collect().to_dicts()}
+    assert "step.staleness_max" not in told.values()

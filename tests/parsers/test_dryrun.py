@@ -12,6 +12,7 @@ import zstandard
 from dryrun_logs import Logs, fates, findings, rows, spans, steps, story, tables
 from staleness_parsers.dryrun import PARSER
 from staleness_parsers.dryrun.simulations import align
+from staleness_parsers.psrl import PARSER as PSRL
 
 from staleness_audit.discovery import discover
 from staleness_audit.errors import SeveralRuns
@@ -407,3 +408,19 @@ def test_detection_names_what_it_saw_and_leaves_others_alone(tmp_path):
     assert isinstance(PARSER, Parser)
     single = PARSER.detect(discover(tmp_path / "ours" / "logs" / "request.jsonl"))
     assert single is not None
+
+
+def test_what_a_psrl_policy_says_and_cache_use_above_one_change_nothing(tmp_path):
+    """Its buffer messages may stand in ``main.log``, and the oldest request's growth may use more than the cache."""
+    story(tmp_path / "plain").config("psrl")
+    logs = story(tmp_path / "told").config("psrl")
+    (tmp_path / "told" / "main.log").write_text(
+        "[2026-11-29 15:30:21,187][dryrun][INFO] - [Buffer Create]: buffer 3 created, current buffer IDs: [1, 2, 3]\n"
+    )
+    stream = logs.logs / "instance" / "0.jsonl"
+    stream.write_text(stream.read_text().replace('"t": ', '"kv_cache_usage": 1.7, "t": '))
+    plain, told = tables(tmp_path / "plain"), tables(tmp_path / "told")
+    assert spans(told) == spans(plain) == STORY
+    assert told.facts["signs"] == plain.facts["signs"]
+    assert findings(told) == set()
+    assert PSRL.detect(discover(tmp_path / "told")) is None

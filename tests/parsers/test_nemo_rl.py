@@ -76,6 +76,58 @@ class TestSteps:
         run["ray-driver.log"] = driver("weight_fifo", *steps, stale=2, end=3)
         assert run(bound=0).per_step("violations")[(0, 3)] == (2, 4)
 
+    def test_what_the_timing_block_calls_seconds(self, run: Run) -> None:
+        """Pitfall 7: tokens per second are printed as seconds; only the wait for data is one."""
+        run["ray-driver.log"] = driver("windowed", *sc_step(1, 0), *sc_step(2, 1), end=2)
+        assert "valid_tokens_per_sec_per_gpu: 77.31s (10046.4%)" in (run.run / "ray-driver.log").read_text()
+        assert [row["waited_s"] for row in run()["per_step"]] == [0.25, 0.25]
+
+    def test_metrics_are_python_and_not_json(self, run: Run) -> None:
+        """Pitfall 6: single quotes, nan and inf; [later] releases add means, and lists are left out."""
+        more = {"kl": float("inf"), "max_trajectory_age": 1.0, "rollout/turns/mean": 2.5}
+        run["ray-driver.log"] = driver("windowed", *sc_step(1, 0), *sc_step(2, 1, **more), end=2)
+        assert "'kl': inf" in (run.run / "ray-driver.log").read_text()
+        audited = run()
+        assert audited.codes == set()
+        assert audited.per_step("tokens") == {(0, 1): (20, 20), (0, 2): (20, 20)}
+        told = [row for row in audited["reported"] if row["name"] == "step.staleness_max"]
+        assert [(row["step"], row["reported"]) for row in told] == [(1, 0.0), (2, 1.0), (2, 1.0)]
+
+    def test_lines_of_later_releases_are_passed_over(self, run: Run) -> None:
+        """Guide 5.1.1, [later]; and retries (pitfall 12) count no trajectory."""
+        later = [
+            "occupancy (train_step=1): inflight=2/4 buffered=1/8 committed=4 skipped=0 trainer_v=1",
+            "engine saturation (running=3, waiting=0)",
+            "NeMo-Gym: re-dispatching 1/2 row(s) (attempt 2/3)",
+            "  rollout done for prompt='你好 🎉 train step 9'...",
+        ]
+        run["ray-driver.log"] = driver("windowed", *sc_step(1, 0), *later, *sc_step(2, 1), end=2)
+        audited = run()
+        assert audited.count("run", "steps") == (2, 2)
+        assert audited.count("trajectories", "trained") == (8, 8)
+        assert audited.codes == set()
+
+    def test_an_address_in_rays_prefix(self, run: Run) -> None:
+        """Pitfall 2."""
+        text = driver("windowed", *sc_step(1, 0), *sc_step(2, 1), end=2)
+        run["ray-driver.log"] = text.replace("pid=7)", "pid=7, ip=10.0.0.7)")
+        assert run().per_step("max") == {(0, 1): (0, 0), (0, 2): (0, 1)}
+
+    def test_a_finished_group_that_was_promoted(self, run: Run) -> None:
+        """Pitfall 11: a group of v0 kept for step 4 trains at step 3 (v2) instead; the lag alone tells how old."""
+        gone = [
+            "dropping prompt idx=5 after 5 infrastructure failure(s) (RolloutTimeout: slow) [consecutive drop 1/2]",
+            "  target_step=2: filled the dropped group by promoting a finished group from target_step=3; the spare "
+            "prompt is dispatched to repay that step instead",
+        ]
+        more = {"replaced_prompt_groups": 0, "promoted_prompt_groups": 1}
+        steps = [*sc_step(1, 0), *sc_step(2, 1), *gone, *sc_step(3, 2, **more)]
+        run["ray-driver.log"] = driver("in_order", *steps, ahead=3, end=3)
+        audited = run()
+        assert audited.per_step("max")[(0, 3)] == (1, 2)
+        assert audited.per_step("trajectories")[(0, 3)] == (4, 4)
+        assert audited["verdict"] == "pass"
+
     def test_streams_are_not_in_order(self, run: Run) -> None:
         # Standard error arrives late, and the driver's end before the last step.
         out = [*sc_out(1, 0), "  evicted 1 stale prompt group(s)", *sc_out(2, 1, evicted_stale_prompt_groups=1)]
@@ -162,6 +214,19 @@ class TestFates:
         assert audited["run"]["health"]["state"] == "crashed"
         assert audited["verdict"] == "pass"
 
+    def test_a_stall_that_only_warns_is_told(self, run: Run) -> None:
+        """Pitfall 23: nothing fails, nothing goes on; the watchdog's line is the finding."""
+        stall = (
+            "WARNING: rollout stall -- no rollout committed and no train step completed in 601s (0 rollouts in flight, "
+            "12 groups committed, step 1/9, stall_timeout_s=600.0)"
+        )
+        run["ray-driver.log"] = driver("weight_fifo", *sc_step(1, 0), stall)
+        audited = run()
+        assert audited.codes == {"ends-waiting"}
+        assert audited["verdict"] == "pass"
+        run["ray-driver.log"] = driver("weight_fifo", *sc_step(1, 0), stall, *sc_step(2, 1))
+        assert audited.codes - run().codes == {"ends-waiting"}
+
     def test_a_batch_that_never_closed_before_a_crash_was_not_trained(self, run: Run) -> None:
         cut = driver("windowed", *sc_step(1, 0), *sc_chunks(2, (1,), close=False))
         run["ray-driver.log"] = cut
@@ -206,10 +271,14 @@ class TestCaptures:
             ("timing/train/total_step_time", 1, 4.0, 10.0),
             ("timing/train/exposed_generation", 1, 3.0, 10.0),
             ("rollout/idle_s", 1, 60.0, 99.0),
+            ("rollout/idle_s", 1, 90.0, 129.0),  # pitfall 8: the watchdog writes several points for one step
+            ("rollout/committed_total", 1, 4.0, 129.0),
         ]
         run["logs/exp_001/tensorboard/events.out.tfevents.1.node.1.0"] = events(points)
-        row = run()["per_step"][0]
+        audited = run()
+        row = audited["per_step"][0]
         assert (row["duration_s"], row["waited_s"]) == (4.0, 3.0)
+        assert audited.count("run", "steps") == (1, 1)
 
     def test_scalars_alone_prove_steps_but_no_staleness(self, run: Run) -> None:
         points = [
@@ -253,6 +322,25 @@ class TestRestarts:
         audited = run()
         assert audited.count("trajectories", "trained") == (8, 8)
         assert audited.count("trajectories", "lost", "rolled_back") == (0, 4)
+
+    def test_a_group_may_go_on_after_a_resume_under_its_old_stamp(self, run: Run) -> None:
+        """Pitfall 25, [later]: step 3 trains a group begun at v0 by the first launch and finished by the second.
+
+        Lag 2: one group's first token is of v0 or v1, and any later token of either group may be of v2.
+        """
+        run["12-logs/ray-driver.log"] = driver("windowed", *sc_step(1, 0), *sc_step(2, 1), stale=2)
+        again = ["📦 Restored 1 replay group(s) from checkpoint"]
+        text = driver("windowed", *again, *sc_step(3, 2), stale=2, exp="exp_002", end=3)
+        run["12-1-logs/ray-driver.log"] = text
+        attempt = {"status": "dispatched"}
+        group = {"group_id": "g", "start_weight_version": 0, "phase": "admitted", "siblings": [{"attempts": [attempt]}]}
+        run["results/step_2/rollout_recovery.pt"] = torch_file({"schema_version": 1, "groups": [group]})
+        audited = run()
+        assert audited.per_step("max")[(1, 3)] == (1, 2)
+        # Over 0 are surely the first tokens of one group, and perhaps all of this step and of step 2.
+        assert audited.per_step("tokens")[(1, 3)] == (20, 20)
+        assert run(bound=0).count("violations", "tokens") == (2, 20 + 20)
+        assert audited["trajectories"]["lost"] == {"unknown": {"lo": 0, "hi": None}}
 
     def test_two_launches_in_one_log(self, run: Run) -> None:
         first = driver("windowed", *sc_step(1, 0), *sc_step(2, 1))
@@ -339,6 +427,23 @@ class TestBound:
             "            name: windowed\n            max_staleness_versions: 4\n"
         )
         assert run()["bound"]["value"] == 4
+
+    def test_keys_of_other_releases_are_passed_over(self, run: Run) -> None:
+        """Pitfall 24."""
+        later = "drop_incomplete_targets_on_restore=True, rollout_recovery=Recovery(mode=<Mode.A: 1>), "
+        text = driver("windowed", *sc_step(1, 0), stale=2, end=1)
+        run["ray-driver.log"] = text.replace("min_groups_for", later + "min_groups_for")
+        assert run()["bound"]["value"] == 2
+
+    def test_cached_keys_of_older_weights_are_a_caveat(self, run: Run) -> None:
+        """Pitfall 20: no stamp shows them, so they are said and never counted."""
+        run["ray-driver.log"] = driver("windowed", *sc_step(1, 0), end=1)
+        audited = run()
+        assert any("Keys and values" in hint["missing"] for hint in audited["hints"])
+        assert audited["verdict"] == "pass"
+        text = driver("windowed", *sc_step(1, 0), end=1)
+        run["ray-driver.log"] = text.replace("weight_updates=False", "weight_updates=True")
+        assert not any("Keys and values" in hint["missing"] for hint in run()["hints"])
 
     def test_a_printed_configuration_that_is_no_python_is_searched(self) -> None:
         text = sampler("windowed", stale=2, ahead=5).replace("data={", "mode=<Mode.A: 1>, data={")

@@ -96,6 +96,24 @@ class TestJoin:
         assert audited.count("trajectories", "trained") == (4, 4)
         assert audited.count("tokens", "trained")[1] is None
 
+    def test_a_cut_last_row_did_not_happen(self, run: Run) -> None:
+        """Pitfall 19: the file of a step that died; the console counts the groups of one that did not."""
+        run["ray-driver.log"] = log(Buffer().insert(0, 0).insert(0, 0).take(0), 1)
+        run["logs/exp_001/train_data_step1.jsonl"] = dump(ROWS)[:-30]
+        audited = run()
+        assert audited.count("trajectories", "trained") == (4, 4)
+        assert audited.count("tokens", "trained") == (8, None)
+
+    def test_a_count_names_no_order(self, run: Run) -> None:
+        """Pitfall 16: the counter begins with the most frequent version, the batch with the oldest group."""
+        buffer = Buffer().insert(0, 0).insert(0, 1).insert(0, 0).take(0).insert(1, 1).take(1)
+        text = log(buffer, 2).replace("Counter({0: 1, 1: 1})", "Counter({1: 1, 0: 1})")
+        assert "Counter({1: 1, 0: 1})" in text
+        run["ray-driver.log"] = text
+        for step in (1, 2):
+            run[f"logs/exp_001/train_data_step{step}.jsonl"] = dump(ROWS)
+        assert run().histogram("token") == {0: (14, 14), 1: (6, 6)}
+
     def test_a_damaged_row_forbids_pass(self, run: Run) -> None:
         run["ray-driver.log"] = log(Buffer().insert(0, 0).insert(0, 0).take(0), 1)
         run["logs/exp_001/train_data_step1.jsonl"] = (
@@ -258,8 +276,21 @@ def test_older_releases_raise_instead_of_evicting(run: Run) -> None:
     old = log(buffer, 1).replace("ReplayBuffer.add: Adding trajectory", "ReplayBuffer.push_with_wait_signal")
     run["ray-driver.log"] = old + "ValueError: Found 2 trajectories older than min_valid_version 3\n"
     audited = run()
+    assert audited["run"]["dialect"] == "async_grpo (up to v0.6)"
     assert audited.count("run", "steps") == (1, 1)
     assert audited["run"]["health"]["state"] == "crashed"
+
+
+def test_a_buffer_that_waits_for_a_target_that_nobody_makes(run: Run) -> None:
+    """Pitfall 23: a hole in a past target stalls the run for good."""
+    buffer = Buffer().insert(0, 0).insert(0, 0).take(0).insert(1, 1)
+    buffer.look(1).say("   ⏸️ STALLING: Need 2 trajectories for step 1, but only 1 are ready")
+    run["ray-driver.log"] = log(buffer, 1)
+    audited = run()
+    assert audited["run"]["dialect"] == "async_grpo"
+    told = [item for item in audited["diagnostics"]["items"] if item["code"] == "ends-waiting"]
+    assert "STALLING: Need 2 trajectories for step 1" in told[0]["message"]
+    assert audited.count("run", "steps") == (1, 1)
 
 
 def test_a_critic_that_warms_up_is_told(run: Run) -> None:

@@ -284,9 +284,36 @@ def test_values_that_are_no_literals_progress_bars_before_a_line_and_a_text_that
     lie = "ppo_trainer.py:224] Sample: ['INFO 11-29 16:00:00 x.py:1] Global step 99: {}', 0.5]"
     lines.insert(6, say("TrainingActor", lie))
     lines[7] += " [repeated 2x across cluster]"
+    lines[9] = lines[9].replace("pid=7)", "pid=7, ip=10.0.0.2)")
     data = judge(write(lines))
     assert ages(data) == [(0, 0), (1, 1), (1, 1), (1, 1)]
     assert not codes(data)
+
+
+def test_the_first_step_includes_the_start():
+    """Ten minutes of loading before the first call are no step of the clock: ages are those of the story."""
+    lines = story()
+    first = next(index for index, line in enumerate(lines) if "Global step 1" in line)
+    lines[first] = step_line(1, **{"timing/step_total": 602.3})
+    assert ages(judge(write(lines))) == [(0, 0), (1, 1), (1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--async_train --async_queue_size 2 --rollout_batch_size 1 --n_samples_per_prompt 2",
+        "--train.async_enable --train.async_queue_size 2 --rollout.batch_size 1 --rollout.n_samples_per_prompt 2",
+    ],
+)
+def test_flags_had_other_names(flags):
+    """Underscores up to 0.9.9, dots since: without the console's own line the queue size is the flag's."""
+    lines = [line for line in story() if "queue_size" not in line]
+    data = judge(write([f"python -m openrlhf.cli.train_ppo_ray {flags}", *lines]), 0)
+    assert data["bound"]["configured"] == 2
+    assert data["guarantee"]["limit"] == 2
+    # In the default mode, on record by the absence of its flag, a call has one version: batch 1 begins at the first
+    # take, and so does, with a second permit, batch 2 - as soon as call 1 has ended, before version 1.
+    assert data["violations"]["groups"]["hi"] == 3
 
 
 def test_a_restart_supersedes_the_steps_after_its_checkpoint():
@@ -371,6 +398,7 @@ def test_old_filtering_collects_a_batch_over_several_calls():
     )
     data = judge(write(lines))
     assert data["guarantee"]["limit"] == 3
+    assert data["run"]["dialect"] == "without permits (up to 0.9.0)"
     assert ages(data)[-1] == (0, 3)
     assert data["verdict"] == "inconclusive"
 

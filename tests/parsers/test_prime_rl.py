@@ -220,6 +220,87 @@ def test_trainer_log_proves_steps_where_metrics_are_missing(run: Run, tmp_path: 
     assert [sign["kind"] for sign in tables.facts["signs"]] == ["progress", "finished"]
 
 
+def test_a_group_and_an_episode_may_be_trained_in_two_steps(run: Run, tmp_path: Path) -> None:
+    """Pitfalls 2, 3 and 22: batches cut through groups and episodes, long after arrival; tasks come back in others.
+
+    Episode e arrived in step 1 with two traces: x was shipped in step 1, y in step 3. Group h has the same task.
+    """
+    task = {"key": "4414a0", "data": {"idx": 16}}
+    whole = episode("e", "g", 0, 0, [trace("x", [(1, 2, 10)]), trace("y", [(1, 2, 10)])], task=task)
+    run.traces(1, "all", whole)
+    run.traces(1, "effective", {**whole, "traces": whole["traces"][:1]})
+    run.traces(
+        3, "effective", {**whole, "traces": whole["traces"][1:]}, simple("z", "h", 1, 1, 11, 12) | {"task": task}
+    )
+    tables = read(run.root, tmp_path / "tables")
+    assert tables.uses() == {("x", 1, 1), ("y", 1, 3), ("z", 1, 3)}
+    assert {row["trajectory_id"]: row["group_id"] for row in tables.rows("trajectories")} == {
+        "x": "g",
+        "y": "g",
+        "z": "h",
+    }
+
+
+def test_versions_may_be_skipped_but_steps_never_are(run: Run, tmp_path: Path) -> None:
+    """Pitfall 7: a slow look finds v2 published where it last saw v0; batch 3 is trained on v2 all the same."""
+    run.log(
+        (0, "INFO", "Starting orchestrator loop (max_steps=3)"),
+        (0, "DEBUG", "Loaded 1 training environment(s) (math)"),
+        *update(0, 0, ended=0),
+        *update(2, 20, ended=20),
+        *((at, "SUCCESS", step_line(step, 1, 0)) for step, at in ((1, 5), (2, 15), (3, 40))),
+    )
+    for step, (start, at) in enumerate([(0, 1), (0, 8), (2, 25)], 1):
+        run.traces(step, "effective", simple(f"t{step}", f"g{step}", start, start, at, at + 1))
+        run.shipped(step, (5, 15, 40)[step - 1])
+    run.save_metrics()
+    tables = read(run.root, tmp_path / "tables")
+    assert [row["version_lo"] for row in tables.rows("syncs", "version_lo")] == [0, 2]
+    assert [(row["step"], row["v_train_lo"]) for row in tables.rows("steps", "step")] == [(1, 0), (2, 1), (3, 2)]
+    assert tables.versions("t3") == [(2, 2)]
+
+
+def test_rows_of_evaluations_are_no_steps(run: Run, tmp_path: Path) -> None:
+    """Pitfall 14: they give their step as 1.0, and come for steps that nobody trained."""
+    run.traces(1, "effective", simple("a", "g", 0, 0, 1, 2))
+    run.shipped(1, 5)
+    run.trained(1, 7)
+    run.metrics += [{"step": float(step), "time": NOON + 9, "eval/math/policy_version": 1.0} for step in (1, 9)]
+    run.save_metrics()
+    steps = read(run.root, tmp_path / "tables").rows("steps")
+    assert [(row["step"], row["completed"]) for row in steps] == [(1, True)]
+
+
+def test_texts_and_missing_keys_do_no_harm(run: Run, tmp_path: Path) -> None:
+    """Pitfall 13: any Unicode, images as text, embedded tracebacks, null for NaN; keys without a value are gone."""
+    odd = trace("t", [(1, 2, 10)])
+    odd["nodes"][1] |= {"logprobs": [None] * 10, "message": {"content": "\u2028\u0085🙂 \\n}{" * 3}}
+    odd["nodes"][0]["message"] = {"role": "user", "content": [{"image": "data:image/png;base64," + "QUJD" * 20000}]}
+    odd["info"] = {"error": 'Traceback (most recent call last):\n  File "x"\n{"id": "fake", "traces": []}'}
+    del odd["errors"], odd["rewards"], odd["timing"]
+    run.traces(1, "effective", episode("e", "g", 0, 0, [odd]))
+    tables = read(run.root, tmp_path / "tables")
+    assert tables.codes() == {}
+    assert tables.uses() == {("t", 1, 1)}
+    assert tables.loss("t") == (10, 10)
+
+
+def test_batches_may_be_counted_in_tokens(run: Run, tmp_path: Path) -> None:
+    """Pitfall 18: `Train batch` counts tokens then, and a batch has as many traces as fit."""
+    run.config(batch_size=None, token_batch_size=25)
+    run.traces(1, "effective", *(simple(name, name, 0, 0, 1, 2) for name in "abc"))
+    run.log(
+        (0, "INFO", "Starting orchestrator loop (max_steps=1)"),
+        (4, "INFO", "Train batch 20/25 (80.0%) (+3 buffered); 16 inflight episodes (train=12, eval=4)"),
+        (5, "SUCCESS", step_line(1, 3, 0)),
+    )
+    tables = read(run.root, tmp_path / "tables")
+    assert len(tables.uses()) == 3
+    assert tables.facts["groups_per_step"] is None
+    sizes = [row["value"] for row in tables.rows("constraints") if row["quantity"] == "trajectories"]
+    assert sizes == [3]
+
+
 def test_frozen_sources_train_no_policy_tokens(run: Run, tmp_path: Path) -> None:
     """A frozen endpoint sampled them: no version, no staleness, and no violation whatever the step."""
     frozen = {"name": "math", "group_size": 2, "algo": {"type": "grpo", "sampling": {"source": "http://teacher"}}}
@@ -508,6 +589,7 @@ def test_trace_lines_of_v0_8(run: Run, tmp_path: Path) -> None:
     assert tables.versions("t") == [(0, 2)]
     assert tables.uses() == {("t", 1, 5)}
     assert tables.rows("trajectories")[0]["group_id"] == "g"
+    assert (tables.facts["dialect"], tables.facts["framework_version"]) == ("traces", "v0.7.0 to v0.8.0")
     assert tables.facts["guarantee"]["limit"] == "none"
 
 
@@ -537,6 +619,7 @@ def test_rollout_lines_of_v0_6_count_steps_from_zero(run: Run, tmp_path: Path) -
     assert tables.uses() == {("kept", 1, 1)}
     assert tables.loss("kept") == (1, None)
     assert tables.fates("out") == {("dropped", "filtered", "recorded")}
+    assert (tables.facts["dialect"], tables.facts["framework_version"]) == ("rollouts", "v0.6.0")
 
 
 def test_logs_alone_say_how_old_a_batch_was_at_most(run: Run, tmp_path: Path) -> None:
@@ -575,6 +658,28 @@ def test_logs_of_the_first_releases(run: Run, tmp_path: Path) -> None:
         (None, "Max. Off-Policy Level", 1)
     ]
     assert [(row["step"], row["v_train_lo"], row["completed"]) for row in tables.rows("steps")] == [(0, 0, None)]
+    assert (tables.facts["dialect"], tables.facts["framework_version"]) == ("logs", "up to v0.6.0")
+
+
+def test_what_else_begins_with_step(run: Run, tmp_path: Path) -> None:
+    """Pitfalls 15 and 19: lines of the trainer and of a hosted platform, an empty batch (no step), a long warning."""
+    run.write(
+        "logs/attempt_1/orchestrator.log",
+        "14:00:00 [INFO] Starting orchestrator loop (max_steps=3)\n"
+        f"14:00:05 [SUCCESS] {step_line(1, 8, 0)}\n"
+        "14:00:07 [WARNING] Step 2: empty train batch after 16 finalized episodes (consecutive empty batches: 1/10)\n"
+        "  Step 7 |    8.0s | a second line of it\n"
+        f"14:00:09 [SUCCESS] {step_line(2, 7, 1)}\n",
+    )
+    run.write(
+        "logs/attempt_1/trainer.log",
+        "[trainer0]: 14:00:06 [SUCCESS] Step 1 |    6.4s | Loss -0.0001 | Entropy 0.2\n"
+        "[trainer0]: 14:00:10 [SUCCESS] Step 2 |    6.4s | Loss -0.0001 | Entropy 0.2\n",
+    )
+    tables = read(run.root, tmp_path / "tables")
+    assert [(row["step"], row["completed"]) for row in tables.rows("steps", "step")] == [(1, True), (2, True)]
+    sizes = {row["step"]: row["value"] for row in tables.rows("constraints") if row["quantity"] == "trajectories"}
+    assert sizes == {1: 8, 2: 7}
 
 
 def test_waiting_lines_are_signs_until_something_moves(run: Run, tmp_path: Path) -> None:

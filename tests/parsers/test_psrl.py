@@ -10,7 +10,7 @@ import gzip
 import shutil
 
 import pytest
-from psrl_run import Run
+from psrl_run import LOCAL, Run
 
 from staleness_audit.api import audit
 
@@ -303,6 +303,26 @@ def test_a_cut_last_line_of_a_log_did_not_happen(tmp_path):
     assert audit(root).data["verdict"] == "pass"
 
 
+def test_lines_of_others_in_the_gateways_trace_are_passed_over(tmp_path):
+    """A launcher may merge streams; what is left of a line of the trace is damage all the same."""
+    plain = audit(story(tmp_path / "plain").write()).data
+    others = [
+        "(EngineCore_DP0 pid=77) WARNING 11-29 10:10:10 something odd happened",
+        "INFO 11-29 16:41:56 [loggers.py:123] Engine 000: Running: 3 reqs",
+        "2026-08-03 08:15:02  INFO smg::server: ready",
+        '  File "/opt/x.py", line 3, in f',
+    ]
+    run = story(tmp_path / "mixed")
+    run.trace = [line for own in run.trace for line in (f"(Gateway pid=4, ip=10.0.0.1) {own}", *others)]
+    mixed = audit(run.write()).data
+    for key in ("verdict", "staleness", "trajectories", "tokens", "diagnostics"):
+        assert mixed[key] == plain[key]
+    for number, left in enumerate(("2026-08-03 08:15:02  INFO route_trace: model_ga", "kens=3 dst_instance=0", "@@")):
+        run = story(tmp_path / f"cut{number}")
+        run.trace.insert(2, left)
+        assert "trace-damaged" in {item["code"] for item in audit(run.write()).data["diagnostics"]["items"]}
+
+
 def test_packed_and_nested_files_say_the_same(tmp_path):
     root = story(tmp_path / "plain").write()
     for path in [*root.rglob("*.log"), *root.rglob("*.jsonl")]:
@@ -321,3 +341,65 @@ def test_lines_written_twice_count_once(tmp_path):
     data = audit(run.write()).data
     assert data["trajectories"]["trained"] == {"lo": 2, "hi": 2}
     assert data["tokens"]["trained"] == {"lo": 50, "hi": 50}
+
+
+def test_line_numbers_and_files_of_other_releases_do_not_matter(tmp_path):
+    """Lines move between releases, and later builds of the gateway add events and repeat the prompt on loop-back."""
+    run = inventory(tmp_path / "plain")
+    plain = audit(run.write()).data
+    other = inventory(tmp_path / "other")
+    other.logs = {
+        name: [line.replace("file.py - 1 -", f"psrl_manager.py - {900 + at} -") for at, line in enumerate(lines)]
+        for name, lines in other.logs.items()
+    }
+    moved = audit(other.write()).data
+    for key in ("verdict", "staleness", "trajectories", "tokens"):
+        assert moved[key] == plain[key]
+    built = story(tmp_path / "built")
+    event = 'event="loopback_prompt" request_id=1 prompt_only_tokens=10 accumulated_tokens=8 continued_prompt_tokens=18'
+    reject = 'event="admission_reject" request_id=2 instance=0'
+    for text in (event, reject):
+        built.trace.insert(3, f"2026-08-03 08:15:00  INFO route_trace: src/y.rs:9: {text}")
+    assert audit(built.write()).data["tokens"]["trained"] == {"lo": 60, "hi": 60}
+
+
+def test_an_old_gateway_does_not_extend_the_prompt_on_a_loop_back(tmp_path):
+    """Without ``loopback_prompt`` the second segment has the first one's prompt: it is no retry."""
+    run = Run(tmp_path)
+    run.settings()
+    run.informed(1)
+    run.route(0, 0)
+    run.pop(0, 0, 8, status="interrupted")
+    run.pull(0, 1)
+    run.route(0, 0, instance=0, prompt=10, tokens=8)
+    run.pop(0, 0, 20, instance=0)
+    run.trained(2, 0)
+    assert audit(run.write()).data["tokens"]["trained"] == {"lo": 20, "hi": 20}
+
+
+def test_the_old_tags_of_a_mixed_group_are_over_counted(tmp_path):
+    """Its header says that both were pinned to 3; the first reservation of 33 says 4, and so do the counts here."""
+    data = audit(inventory(tmp_path).write()).data
+    said = {row["name"]: (row["reported"], row["rebuilt"], row["agrees"]) for row in data["reported"]}
+    assert said["step.staleness_trajectory_mean"] == (1.0, {"lo": 0.5, "hi": 0.5}, False)
+    assert said["step.trajectories"][2] is True
+
+
+def test_a_version_of_minus_one_and_an_invalid_instance_say_nothing(tmp_path):
+    """Before its first placement a request has no version; ``('', -1)`` is no instance."""
+    run = inventory(tmp_path)
+    run.say("AgentLoopManager", "Store data for prompt 16: version_tag=-1")
+    early = run.entry(16, -1, 1).replace("('0', 0)", "('', -1)")
+    run.logs["RequestStatusTracker"].insert(1, LOCAL.format(second=0, ms=1, text=f"[Entry Update]: entry {early}"))
+    data = audit(run.write()).data
+    assert counts(data) == {0: (1, 1), 1: (1, 1)}
+    assert data["verdict"] == "pass"
+
+
+def test_a_hang_looks_like_an_early_end(tmp_path):
+    """The gate waits for a version that can't come; no line says so, and none says that the run finished."""
+    run = story(tmp_path)
+    run.say("AgentLoopManager", "Buffer 3 is not ready, waiting for it to be ready.", "Waiting for ps model version: 3")
+    data = audit(run.write()).data
+    assert data["run"]["steps"] == {"lo": 3, "hi": 3}
+    assert data["run"]["health"]["state"] in ("unknown", "stuck")

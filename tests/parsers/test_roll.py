@@ -341,6 +341,78 @@ class TestWithoutTraces:
         run["driver.out"] = f"{noise}\n\n{text}".replace("\n", "\r\n")
         assert run()["bound"]["value"] == 2
 
+    def test_the_scheduler_of_before_v0_2_0(self, run: Run) -> None:
+        """Pitfall 18: it repeats the driver's steps, says what it deleted, and leaves neither traces nor pickles.
+
+        R = 1, two prompts a step: nothing is older than the window, and one prompt of step 0 was thrown away.
+        """
+        lines = []
+        for number in range(3):
+            lines += [
+                log(f"pipeline step {number} start...", 9 * number),
+                log(f"start async sampling, global_step: {number} batch_size=2", 9 * number + 1),
+                log(f"get batch by min_start_step={max(number - 1, 0)}, min_step_prompt_num=2", 9 * number + 2),
+            ]
+            lines += [log("randomly delete 1 prompt_ids from step: 0", 12)] * (number == 1)
+            named = {"step": number, "metrics": {"scheduler/off_policy_ratio": 1.0, "system/batch_size": 2}}
+            lines += [log("metrics_tag: " + json.dumps(named), 9 * number + 5)]
+            lines += [log(f"pipeline step {number} finished", 9 * number + 6)]
+        run["driver.out"] = config(batch=2) + "".join(lines)
+        audited = run()
+        assert audited["run"]["dialect"] == "rlvr (before v0.2.0)"
+        assert audited["run"]["attempts"] == 1
+        assert (audited.steps, audited.trained) == ((3, 3), (6, 6))
+        assert audited.largest == (0, 1)
+        assert audited.fates("dropped")["surplus"] == (1, 1)
+        assert "old-scheduler" in audited.codes
+
+    def test_dumps_of_v0_1_0_are_lines_of_one_file(self, run: Run) -> None:
+        """Pitfall 1; step 1 was run again, and its later line counts. The last line is cut: it did not happen."""
+        again = json.dumps({**json.loads(dump(1, 0, ["q5", "q6", "q7"])), "responses": ["a", "b", "c"]})
+        lines = [dump(0, 0, ["q1", "q2"]), dump(1, 0, ["q3", "q4"]), again, dump(2, 1, ["q8"])[:-20]]
+        run["console.log"] = config(batch=2) + "".join(
+            log(f"pipeline step {number} {word}", 2 * number + index)
+            for number in range(2)
+            for index, word in enumerate(("start...", "finished"))
+        )
+        run["dump/rollout_data.jsonl"] = "\n".join(lines)
+        audited = run()
+        assert audited.trained == (5, 5)
+        assert audited.largest == (0, 1)
+        run["dump/rollout_data.jsonl"] = "\n".join([lines[0], "{broken", lines[2], ""])
+        audited = run()
+        assert "bad-batch" in audited.codes
+        assert audited["verdict"] == "inconclusive"
+
+    def test_the_last_dump_may_be_missing(self, run: Run) -> None:
+        """Pitfall 19: another process writes it and dies with the driver; the console says that the step finished."""
+        run["console.log"] = config(batch=2) + "".join(
+            log(f"pipeline step {number} {word}", 2 * number + index)
+            for number in range(2)
+            for index, word in enumerate(("start...", "finished"))
+        )
+        run["dump/rollout_dump_data.step_0.jsonl"] = dump(0, 0, ["q1", "q2"])
+        audited = run()
+        assert audited.steps == (2, 2)
+        assert audited.trained == (3, None)
+        # Whoever was in it, nothing of a step is older than its window.
+        assert (audited.largest, audited["verdict"]) == ((0, 1), "pass")
+
+    def test_times_of_a_step_are_not_those_of_its_record(self, run: Run) -> None:
+        """Pitfall 5: ``time/step_total`` is of the step before in one pipeline and not in the other; spans tell."""
+        named = {"step": 1, "metrics": {"time/step_total": 999.0, "time/step_model_update": 0.1}}
+        run["console.log"] = config() + log("metrics_tag: " + json.dumps(named))
+        run[TRACES] = traces(3, story())
+        audited = run()
+        assert audited["run"]["dialect"] == "rlvr (v0.3.0 or later)"
+        assert [row["duration_s"] for row in audited["per_step"]] == [2.0, 2.0, 2.0]
+
+    def test_a_relative_dump_folder_writes_nothing(self, run: Run) -> None:
+        """Pitfall 22: it is told why no batch is there."""
+        run["console.log"] = config(more="rollout_dump_dir: dumps\n") + log("pipeline step 0 finished")
+        hints = [hint["remedy"] for hint in run()["hints"]]
+        assert any("rollout_dump_dir" in remedy and "/" in remedy for remedy in hints)
+
     def test_steps_without_a_dump_were_trained_too(self, run: Run) -> None:
         """Dumps of the steps 0 and 2: step 1 came between, with at least one sample."""
         run["dump/rollout_dump_data.step_0.jsonl"] = dump(0, 0, ["q1"])

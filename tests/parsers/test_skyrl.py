@@ -107,6 +107,31 @@ class TestAges:
         # Of the three, the middle one is 2 (or 1, admitted late); nothing is proven to be over 1 but what is 2 in both.
         assert audited(tmp_path, log, bound=2)["violations"]["groups"] == {"lo": 0, "hi": 1}
 
+    @pytest.mark.parametrize(
+        "sync", [{"weight_sync_backend": "delta"}, {"weight_sync_backend": "nccl", "lora": {"rank": 8}}]
+    )
+    def test_weights_that_change_under_way_claim_no_more(self, tmp_path: Path, sync: dict[str, Any]) -> None:
+        """Pitfall 18: such a sync ends while requests run, so a first token near it is of either version.
+
+        A report of s is s or s - 1 then: 3 proves the bound of 1 broken, 2 does not.
+        """
+        settings = config(1)
+        settings["generator"]["inference_engine"] |= sync
+        for oldest, proven in ((2, 0), (3, 1)):
+            log = Console().launch(settings)
+            for step in (1, 2, 3):
+                log.step(step, [0] * 4)
+            data = audited(tmp_path / str(oldest), log.step(4, [oldest, 1, 1, 0]).done(4))
+            assert data["staleness"]["max"] == {"lo": oldest - 1, "hi": oldest}
+            assert data["violations"]["groups"] == {"lo": proven, "hi": 1}
+
+    def test_a_step_is_a_mini_batch(self, tmp_path: Path) -> None:
+        """Pitfall 11: B is `policy_mini_batch_size`; without metrics nothing else tells the size of a step."""
+        log = Console().launch(config(1, train_batch_size=8, logger="wandb"))
+        log.step(1, [0] * 4, logged=False).step(2, [0] * 4, logged=False)
+        # Four groups of two each; nothing says that the second step was done.
+        assert audited(tmp_path, log.done(2))["trajectories"]["trained"] == {"lo": 8, "hi": 16}
+
     def test_sums_of_ten_thousand_groups_are_no_longer_exact(self, tmp_path: Path) -> None:
         # Pitfall 8: the mean 0.0000 (printed) may be 0 or 1 / 20000.
         ages = [1, *[0] * 19999]
@@ -137,6 +162,31 @@ class TestLogs:
         plain, other = audited(tmp_path / "a", self.small()), audited(tmp_path / "b", self.small(**how))
         for part in ("violations", "staleness", "trajectories", "tokens", "per_step", "verdict"):
             assert other[part] == plain[part]
+
+    def test_older_releases_read_alike(self, tmp_path: Path) -> None:
+        """Pitfall 15: another package, a list of loggers, no `enabled` yet, and metrics that came later are missing."""
+        late = {"async/gen_buffer_qsize_at_wait_start": None}
+        old = Console(root="skyrl_train").launch(config(1, logger=["console"], enabled=None))
+        for step in (1, 2, 3):
+            old.step(step, [0] * 4, more=late)
+        data = audited(tmp_path / "a", old.step(4, [3, 1, 1, 0], more=late).done(4))
+        plain = audited(tmp_path / "b", self.small())
+        assert data["violations"]["groups"] == plain["violations"]["groups"] == exact(1)
+        for part in ("staleness", "trajectories", "tokens", "bound", "guarantee", "verdict"):
+            assert data[part] == plain[part]
+
+    def test_bars_with_cursor_codes_and_values_of_several_lines(self, tmp_path: Path) -> None:
+        """Pitfall 6: the cursor goes up before a record without prefix; a long text in the dictionary is wrapped."""
+        log = Console().launch(config(1))
+        for step in (1, 2, 3):
+            log.step(step, [0] * 4, more={"async/comment": "words " * 30})
+        log.step(4, [3, 1, 1, 0], more={"async/comment": "words " * 30}).done(4)
+        log.lines = [line.replace("Training Step", "\x1b[A\x1b[ATraining Step") for line in log.lines]
+        assert any(line.removeprefix(log.prefix).startswith("   ") and "'words" in line for line in log.lines)
+        data = audited(tmp_path, log)
+        assert codes(data) == []
+        assert data["violations"]["groups"] == exact(1)
+        assert data["tokens"]["trained"] == exact(320)
 
     def test_packed_and_deeper_reads_alike(self, tmp_path: Path) -> None:
         text = self.small().text
@@ -391,6 +441,33 @@ class TestBatches:
         assert data["trajectories"]["trained"] == exact(16)
         assert data["tokens"]["trained"] == exact(150)
 
+    def test_numbers_of_a_batch_masked_altogether_are_no_numbers(self, tmp_path: Path) -> None:
+        """Pitfall 16: a loss over no token is NaN; the batch was trained in name, and none of it has a staleness."""
+        log = Console().launch(config(1, zero_variance_filter=True)).step(1, [0] * 4)
+        masked = {"reward/num_zero_variance_filtered": 4, "policy/final_loss": float("nan")}
+        log.step(2, [1] * 4, more=masked | {"generate/std_assistant_tokens": float("nan")}).done(2)
+        assert "'policy/final_loss': 'nan'" in log.text
+        dump = batch_pickle([[0, 0]] * 4)
+        data = audited(tmp_path, {"console.log": log.text, "global_step_2_training_input.pkl": dump})
+        assert codes(data) == []
+        assert data["run"]["steps"] == exact(2)
+        assert data["trajectories"]["trained"] == exact(16)
+        assert data["tokens"]["trained"] == exact(80)
+        assert data["staleness"]["max"] == exact(0)
+
+    def test_prompts_have_the_same_names_in_every_epoch(self, tmp_path: Path) -> None:
+        """Pitfall 12: names of prompts are rows of the data set, or paths; an epoch later they are other groups."""
+        log = Console(samples=1).launch(config(1, 2, 1), per_epoch=1).step(1, [0, 0], epoch=0).save(1)
+        log.step(2, [0, 0], epoch=1).save(2).done(2)
+        files: dict[str, str | bytes] = {"console.log": log.text}
+        for step, uids in ((1, ["0", "tasks/a"]), (2, ["tasks/a", "0"])):
+            state = {"consumed_uids": uids, "filtered_uids": [], "epoch": step - 1}
+            files[f"ckpts/global_step_{step}/fully_async_state.pt"] = torch_file(state)
+        data = audited(tmp_path, files)
+        assert codes(data) == []
+        assert data["trajectories"]["trained"] == exact(4)
+        assert data["violations"]["groups"] == exact(0)
+
     def test_a_batch_of_a_step_that_died_is_not_trained(self, tmp_path: Path) -> None:
         log = Console().launch(config(1)).step(1, [0] * 4).crash(2, [1] * 4)
         dump = batch_pickle([[10, 10]] * 4)
@@ -527,3 +604,6 @@ def test_the_module_path_tells_the_release() -> None:
     assert dialect_of(old.encode()) == "skyrl_train (up to February 2026)"
     assert dialect_of(f"skyrl.backends.skyrl_train.batch\n{new}".encode()) == "skyrl.train (since February 2026)"
     assert dialect_of(b"nothing of it") is None
+    assert dialect_of(b"\x00 async/staleness_max \x07") == "metrics as before 2026-07-19"
+    late = b"async/gen_buffer_qsize_at_wait_start .. async/staleness_max"
+    assert dialect_of(late) == "metrics as since 2026-07-19"

@@ -515,6 +515,36 @@ def test_a_train_dump_of_an_earlier_attempt_trains_nothing_new(tmp_path):
     assert uses(tables)["5@train2", 0, 2] == (5, 5)
 
 
+def test_a_finished_sibling_keeps_its_label(tmp_path):
+    """Pitfall 4: trajectory 4 had ended when 5 was aborted; both wait for rollout 2, and 4 is two versions old."""
+    run = story(tmp_path / "run")
+    members = (sample(4, ("1", 5, "stop"), start=3), sample(5, ("1", 2, "abort"), ("2", 3, "stop"), start=3))
+    tables = run.rollout(2, *members).train(2, *members).tables()
+    assert spans(tables)["4"] == [(0, 0, 5, 5)]
+    assert spans(tables)["5"] == [(0, 0, 2, 2), (1, 1, 3, 3)]
+    assert set(tables.scan("trajectories").filter(pl.col("group_id") == "2").collect()["trajectory_id"]) == {"4", "5"}
+
+
+def test_several_nodes_may_write_one_file(tmp_path):
+    """Pitfall 11: each node keeps a copy of the same template; a batch is trained once."""
+    run = story(tmp_path / "run")
+    for number, samples in batches().items():
+        run.rollout(number, *samples, name="node1/rollout_data/{}.pt")
+    assert uses(run.tables()) == STORY_USES
+
+
+def test_the_frameworks_throughput_is_none(tmp_path):
+    """Pitfalls 7 and 15: two kinds of `perf` lines; a rate over a call that found a full queue says nothing."""
+    told = "perf 2: {'rollout/response_len/mean': np.float64(5.0), 'perf/rollout_time': 0.0, "
+    log = console(0, 1, 2) + "[2026-11-29 15:45:00] x.py:1 - " + told + "'perf/tokens_per_gpu_per_sec': inf}\n"
+    tables = story(tmp_path / "run", log=False).console(log).tables()
+    assert uses(tables) == STORY_USES
+    assert set(codes(tables)) == {"console-time-zone"}
+    step = tables.scan("steps").filter(pl.col("step") == 2).collect().row(0, named=True)
+    assert step["waited_us"] == 2_500_000
+    assert "perf/tokens_per_gpu_per_sec" not in tables.scan("reported").collect()["raw_name"].to_list()
+
+
 def test_fan_out_is_one_trajectory(tmp_path):
     """Pitfall 14: samples that share an execution are one trajectory; 8: evaluation counts nowhere."""
     run = story(tmp_path / "run")
@@ -580,7 +610,10 @@ def test_console_only(tmp_path):
             "[2026-11-29 15:45:00] x.py:1 - fully-async rollout 1: took 1 groups after 0.5s;\n",
             "fully-async, pooled worker",
         ),
-        ("[2026-11-29 15:45:00] x.py:1 - starting fully-async rollout worker\n", "fully-async"),
+        (
+            "[2026-11-29 15:45:00] x.py:1 - starting fully-async rollout worker\n",
+            "fully-async, train_async.py (to August 2026)",
+        ),
         ("", "train_async.py: one rollout ahead"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,39 @@ class TestPitfalls:
         data = audit(tmp_path / "run", tables=tmp_path / "t").data
         assert data["run"]["steps"] == exact(3)
         assert data["tokens"]["trained"] == exact(132)
+
+    def test_a_database_with_a_write_ahead_log_is_read_and_left_as_it_was(self, tmp_path: Path) -> None:
+        """The records are in ``-wal`` only; a plain look would merge it, or leave ``-shm`` behind."""
+        database(tmp_path / "live" / "p.db", [(1, "r", "mine", SETTINGS)], [])
+        live = sqlite3.connect(tmp_path / "live" / "p.db")
+        live.execute("PRAGMA journal_mode=WAL")
+        for one in RECORDS:
+            document = {f"train/{key}": value for key, value in one.items() if key != "step"}
+            document["train/global_step"] = one["step"]
+            row = (one["step"], "r", f"2026-11-29T15:00:0{one['step']}+00:00", "mine", 1, json.dumps(document).encode())
+            live.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?, ?)", row)
+        live.commit()
+        run = tmp_path / "run"
+        run.mkdir()
+        for name in ("p.db", "p.db-wal"):
+            shutil.copy(tmp_path / "live" / name, run / name)
+        live.close()
+        before = {path.name: path.read_bytes() for path in run.iterdir()}
+        data = audit(run, tables=tmp_path / "t").data
+        assert data["run"]["steps"] == exact(3)
+        assert data["tokens"]["trained"] == exact(132)
+        assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+
+    def test_the_closing_record_and_numbers_that_are_none_are_no_step(self, tmp_path: Path) -> None:
+        """``train_runtime`` comes without metrics of samples; rewards may be NaN; keys of tools were renamed."""
+        last = {"step": 3, "train_runtime": 12.5, "train_loss": 0.2, "rollout/inflight": 3.0}
+        odd = {"reward": float("nan"), "tools/x_latency_s": 0.1, "tools/x/latency_s": 0.1}
+        records = [record(1, 0.0, 40, **odd), record(2, 1.0, 44), record(3, 0.0, 48), last]
+        data = audit(hand_run(tmp_path, records), tables=tmp_path / "t").data
+        assert codes(data) == {}
+        assert data["run"]["steps"] == exact(3)
+        assert data["tokens"]["trained"] == exact(132)
+        assert data["run"]["health"]["state"] == "finished"
 
     def test_another_run_in_the_same_database_is_left_out_and_said_so(self, tmp_path: Path) -> None:
         rows = []

@@ -250,7 +250,9 @@ def test_while_a_step_was_a_mini_batch_metrics_are_multiplied(run: Run) -> None:
 def test_dropped_samples_is_the_older_name_of_evicted_samples(run: Run) -> None:
     run.metrics(record(1, [(0, 0)] * 4, **{"training/off_policy/dropped_samples": 3.0}))
     run.members(1, 1, 2)
-    audit = load(run).audit()
+    tables = load(run)
+    assert tables.facts["dialect"] == "V1 separate_async (dropped_samples, before 2026-07-23)"
+    audit = tables.audit()
     assert figure(audit["trajectories"]["dropped"]["stale"]) == (3, None)
     assert audit["trajectories"]["cancelled"] == {}
 
@@ -261,6 +263,62 @@ def test_missing_evictions_are_none(run: Run) -> None:
     run.members(1, 1, 2)
     audit = load(run).audit()
     assert audit["trajectories"]["dropped"] == audit["trajectories"]["lost"] == {}
+
+
+def test_where_groups_wait_no_eviction_is_missing(run: Run) -> None:
+    """Pitfall 9: strategy `wait` evicts nothing for age, so its metrics never name it."""
+    run.config(v1_config(strategy="wait"))
+    run.metrics(record(1, [(0, 0)] * 4))
+    run.members(1, 1, 2)
+    assert load(run).audit()["trajectories"]["dropped"] == {}
+
+
+def test_the_age_of_evicted_groups_is_no_staleness(run: Run) -> None:
+    """Pitfalls 1 and 13: what was evicted spanned 4 steps since its admission; what was trained is a version old.
+
+    `trajectory_spans` of 3 is a range: it does not say that a version in between made a token.
+    """
+    more = {"training/off_policy/evicted_samples": 1.0}
+    more |= {f"training/off_policy/evicted_samples_staleness/{end}": 4.0 for end in ("mean", "max", "min")}
+    more["training/off_policy/trajectory_spans/max"] = 3
+    run.metrics(record(1, [(0, 0)] * 4), record(2, [(1, 1)] * 4, **more))
+    run.members(1, 1, 2)
+    run.members(2, 3, 4)
+    tables = load(run)
+    assert tables.classes(2) == [(1, 1, 1)] * 4
+    assert figure(tables.audit()["staleness"]["max"]) == (1, 1)
+    assert tables.audit()["verdict"] == "pass"
+
+
+def test_versions_go_on_while_the_critic_warms_up(run: Run) -> None:
+    """Pitfall 14: the policy stays, its label counts; it is said, and ages are those of the labels."""
+    changed = v1_config()
+    changed["trainer"]["critic_warmup"] = 3
+    run.config(changed)
+    run.metrics(record(1, [(0, 0)] * 4), record(2, [(1, 1)] * 4))
+    run.members(1, 1, 2)
+    run.members(2, 3, 4)
+    tables = load(run)
+    assert tables.codes() == {"critic-warmup": 1}
+    assert tables.classes(2) == [(1, 1, 1)] * 4
+    assert [row["updates"] for row in tables.rows("steps", "step")] == [None, None]
+
+
+def test_leftovers_of_an_interrupted_save_are_not_read(run: Run) -> None:
+    """Pitfall 7: `transfer_queue.tmp` and `.old` beside a checkpoint hold what it replaced."""
+    small(run)
+    plain = load(run).audit()
+    folder = run.root / "checkpoints/global_step_3"
+    for name in ("transfer_queue.tmp", "transfer_queue.old"):
+        run.write(f"checkpoints/global_step_3/{name}/controller_state.pkl", b"\x80\x05broken")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "transfer_queue",
+        "transfer_queue.old",
+        "transfer_queue.tmp",
+    ]
+    again = load(run, "again")
+    assert again.codes() == {}
+    assert again.audit()["tokens"] == plain["tokens"]
 
 
 def test_a_failed_group_loses_one_row_at_least(run: Run) -> None:

@@ -6,10 +6,12 @@ Fully async: one group of two rows a micro-step, two micro-steps a parameter ver
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from skyrl_run import torch_file
 from verl_run import Run, Tables, dump_row, fa_config, fa_record, figure, read, v1_config
 
 
@@ -240,3 +242,29 @@ def test_a_lost_row_is_betrayed_by_the_tokens_of_its_window(run: Run) -> None:
     low, high = figure(tables.audit(1)["trajectories"]["trained"])
     assert low <= 8
     assert high is None
+
+
+@pytest.mark.parametrize(
+    "names", [("param_version_start", "param_version_end"), ("min_global_steps", "max_global_steps")]
+)
+def test_dumped_groups_name_their_versions_in_two_ways(run: Run, names: tuple[str, str]) -> None:
+    """Pitfall 20: up to 0.7.0 and since 0.7.1. The rows of prompt 3 are of v0 and v1; micro-step 3 trains on v1."""
+    changed = fa_config()
+    changed["skip"] = {"async_rollout": {"enable": True, "steps": [3]}}
+    run.config(changed)
+    dumps(run, 4)
+    columns: dict[str, list[Any]] = {
+        "uid": ["uid_sample_0_3"] * 2,
+        names[0]: [0, 0],
+        names[1]: [1, 0],
+        "raw_prompt": [[{"role": "user", "content": "problem 3"}]] * 2,
+    }
+    run.write("dump/exp/GBS1_N2/3/gen_batch.dp", pickle.dumps((torch_file({}), columns, {})))
+    run.console("[RolloutSkip()] No dumped data found at step 3 from x.", *(sync(v) for v in (0, 1, 2)),
+                "[RolloutSkip()] Dump generate result at step 3 to x", actor="FullyAsyncTrainer pid=9")  # fmt: skip
+    found = load(run)
+    assert found.versions("uid_sample_0_3/0") == [(0, 0, 1)]
+    assert found.versions("uid_sample_0_3/1") == [(0, 0, 0)]
+    old = names[0] == "param_version_start"
+    assert found.facts["dialect"] == "fully_async_policy" + (" (up to 0.7.0)" if old else "")
+    assert ("uid_sample_0_3/1", 0, 3) in found.uses()

@@ -10,6 +10,10 @@ that lived through an update may be one version older than told; those of a requ
 newer (guide section 3). ``proximal`` staleness is one lower than ours until PR #1736. ``head_version`` -1 and the tail
 up to v1.0.4 speak of the whole padded group.
 
+Bound and guarantee. ``max_head_offpolicyness`` (eta) counts versions and is the bound as it is. Strict for eta = 0 with
+a quota equal to the batch, where no admitted task is left over, and where PR #1722 masks older tokens; else there is no
+limit: admission counts tasks and not their age. ``card`` says it mode by mode.
+
 No file says which step trained a trajectory: batches are put together again from the times of starts and results
 (``replay``), checked against the sequences and tokens that the step counted.
 """
@@ -17,6 +21,7 @@ No file says which step trained a trajectory: batches are put together again fro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import orjson
 import pyarrow as pa
@@ -108,7 +113,10 @@ class AReaL:
         if files.requests:
             message = "Request records (v0.4.0) have times of a clock of their own and are not read."
             sink.diagnose("note", "request-records", message, source=files.requests[0].source)
-        return finish_run(staged, sink)
+        found = finish_run(staged, sink)
+        if files.old_dumps and not files.dumps:
+            return replace(found, dialect="text dumps (up to v0.5.1)")
+        return found
 
 
 def _read_config(run: RunFiles, piece: Piece, sink: Sink) -> None:

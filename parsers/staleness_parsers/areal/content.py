@@ -259,7 +259,9 @@ def dialect_of(
     )
     if not rows:
         return dialect, "no dumps"
-    return dialect, "version_rle (v2.0.0 or later)" if listed else "no version_rle (v0.5.2 to v1.0.4)"
+    if not listed:
+        return dialect, "no version_rle (v0.5.2 to v1.0.4)"
+    return dialect, f"version_rle (v2.0.0 or later), stamped {'after' if dialect.late else 'before'} generation"
 
 
 def _made_up(rows: Sequence[Row], launches: Sequence[Launch]) -> bool:

@@ -11,7 +11,9 @@ each group. The single controller prints only ``lag``, ``v_train`` minus the old
 too old where it does so while a sync is under way: a lag L is a largest staleness of L or L - 1.
 
 The bound of windowed and weight_fifo (``max_staleness_versions``), in_order (``max_lookahead_versions``) and async_grpo
-(``max_trajectory_age_steps``) is ``v_train - v_gen`` itself; that of ready_first is none.
+(``max_trajectory_age_steps``) is ``v_train - v_gen`` itself, and all of them are strict, in_order as long as no resume
+makes the lookahead smaller: restored groups are not checked again. ready_first has no limit, except that 0 is strict:
+its number only says how far admission may lead. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations

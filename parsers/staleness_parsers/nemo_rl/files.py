@@ -24,6 +24,8 @@ MARKS: Final = (
     b"Selected counts by generation weight-version",
 )
 """Words of the console that no other framework prints."""
+OLD_MARKS: Final = (b"ReplayBuffer.push_with_wait_signal",)
+"""What async_grpo's buffer prints up to v0.6."""
 TAGS: Final = (b"train/evicted_stale_prompt_groups", b"train/avg_trajectory_age")
 """Metrics that only its asynchronous trainers write."""
 _EXP: Final = re.compile(r"^(?P<exp>(?:.*/)?exp_(?P<number>\d+))/")

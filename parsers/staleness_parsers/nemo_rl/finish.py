@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import polars as pl
@@ -16,6 +16,14 @@ from staleness_parsers.nemo_rl.launches import Launch, captures, gather
 from staleness_parsers.nemo_rl.rows import Row, Rows
 
 Told = single.Told | buffered.Told
+_WAITS: Final = frozenset({"stall", "waiting", "wait"})
+_PROGRESS: Final = frozenset({"step", "metrics", "closing", "selected", "consumed", "results"})
+_ENDS: Final = {
+    "drained": "rollout exhausted and buffer drained",
+    "timeout": "timeout reached",
+    "sc_end": "SC run complete",
+    "ag_end": "training complete",
+}
 
 
 def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
@@ -50,7 +58,8 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
             "Neither a console log nor metrics of a launch are there, so nothing is known of its steps.",
             opens="training",
         )
-    return _facts(told, attempts, sink)
+    old = any(files.has_mark(run, file.source, files.OLD_MARKS) for file in files.survey(run).consoles)
+    return _facts(told, attempts, sink, old=old)
 
 
 def _asynchronous(launches: Sequence[Launch], saved: Sequence[Row], sink: Sink) -> list[Launch]:
@@ -150,18 +159,34 @@ def _note_warm_up(told: Sequence[Told], sink: Sink) -> None:
         )
 
 
-def _facts(told: Sequence[Told], attempts: Sequence[Attempt], sink: Sink) -> RunFacts:
+def _note_waiting(launch: Launch, sink: Sink) -> None:
+    """Say that a launch ends in waiting: no line has a time, so for how long is not told (pitfall 23)."""
+    if launch.all(*_ENDS, "stalled", "too_old"):
+        return
+    for capture in launch.captures:
+        telling = [row for row in capture.rows if row["kind"] in _WAITS | _PROGRESS]
+        last = max(telling, key=lambda row: row["line"], default=None)
+        if last is not None and last["kind"] in _WAITS:
+            message = f"The log ends while the trainer waits ({last['text'][:100]}); if it goes on, the run is stuck."
+            sink.diagnose("warning", "ends-waiting", message, source=last["source"], line=last["line"])
+            return
+
+
+def _facts(told: Sequence[Told], attempts: Sequence[Attempt], sink: Sink, *, old: bool) -> RunFacts:
     shown = told[-1].launch.settings if told else {}
     unseen = {"pending", "lost"}
     if any(not life.launch.captures for life in told):
         unseen |= {"dropped", "cancelled"}  # metrics tell of closed steps only
     bound, guarantee = _promise(told)
     _note_warm_up(told, sink)
+    if told:
+        _note_waiting(told[-1].launch, sink)
     sc = bool(told) and isinstance(told[-1], single.Told)
+    buffer = "async_grpo (up to v0.6)" if old else "async_grpo"
     return RunFacts(
         framework="nemo-rl",
         unit="training steps",
-        dialect=None if not told else "single controller" if sc else "async_grpo",
+        dialect=None if not told else "single controller" if sc else buffer,
         config=dict(shown),
         bound=bound,
         guarantee=guarantee,
@@ -202,16 +227,10 @@ def _signs(launch: Launch) -> list[Sign]:
     for row in launch.scalars.get("rollout/idle_s", {}).values():
         if row["value"] > 0:
             found.append(sign("waiting", row, "no rollout committed and no step completed", row["wall"]))
-    found += [sign("waiting", row, row["text"]) for row in launch.all("stall", "waiting", "wait")[-1:]]
+    found += [sign("waiting", row, row["text"]) for row in launch.all(*_WAITS)[-1:]]
     found += [sign("crashed", row, row["text"]) for row in launch.all("stalled", "too_old")[:1]]
     if not launch.all("stalled", "too_old"):
-        ends = {
-            "drained": "rollout exhausted and buffer drained",
-            "timeout": "timeout reached",
-            "sc_end": "SC run complete",
-            "ag_end": "training complete",
-        }
-        found += [sign("finished", row, ends[row["kind"]]) for row in launch.all(*ends)[-1:]]
+        found += [sign("finished", row, _ENDS[row["kind"]]) for row in launch.all(*_ENDS)[-1:]]
     return found
 
 

@@ -9,6 +9,11 @@ The data carry no version. ``v_gen`` follows from two clocks: the trainer's, whi
 and the generator's, which needs a permit that comes back when the batch Q places earlier is taken (``replay``). Times
 within a step are known to milliseconds, so most calls get one version; what the clocks leave open is an interval.
 
+Bound and guarantee. No staleness can be configured, so there is no bound to convert. ``async_queue_size`` Q is the true
+limit, strictly, as long as each call makes one batch: the permit for batch n comes back after version n - Q was
+broadcast. Over-sampling adds the batches that wait in the generator's buffer; releases up to 0.9.0 that filter reach
+2 Q + 1. ``card`` says it mode by mode.
+
 Batches are the unit of everything: their members stay anonymous, with the number of samples and of groups as counted.
 """
 

@@ -75,6 +75,8 @@ def _dialect(told: Sequence[Told]) -> str | None:
         return "synchronous trainer"
     if any(one.launch.timed for one in told):
         return "with timings (0.9.9 and later)"
+    if any(one.launch.old_filter or one.launch.waiting for one in told):
+        return "without permits (up to 0.9.0)"
     return "without timings (up to 0.9.8)"
 
 

@@ -9,6 +9,10 @@ update had ended gets [start - 1, end]; updates dated by the log also narrow eac
 
 Off by one: the directory of ``all`` names the step being *collected*, at most v{step - 1} is out by then; the
 configured ``max_off_policy_steps`` is the bound itself.
+
+Guarantee. Since PR #3313 the bound holds on recorded versions, and for true ones bound + 1, for the version is counted
+before the engines have it (up to PR #3385, which no file shows). Up to v0.8.0 there is no limit: only version changes
+in flight are bounded, and nothing in the queue. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations

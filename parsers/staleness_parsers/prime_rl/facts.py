@@ -63,7 +63,7 @@ def _version(build: Build) -> str | None:
         "episodes": "v0.8.1.dev" if build.enforces is not None else None,
         "traces": "v0.7.0 to v0.8.0",
         "rollouts": "v0.6.0",
-        "logs": None,
+        "logs": "up to v0.6.0" if build.zero_based else None,
     }[build.dialect]
 
 

@@ -8,6 +8,10 @@ A trajectory is a request; its id is PSRL's request id, the ``uid`` of the gener
 the version its instance advertised when it was placed (``version_tag``). Tokens of the first segment are of that one,
 unless the instance's pull overtook the advertisement, later segments are of it or newer. Every turn of a native
 multi-turn loop is a call with a pin of its own, which may be *older* than the first.
+
+Bound and guarantee. ``psrl.staleness`` is the bound as it is, buffer minus pinned version. Strict for single-turn and
+session loops, whose slot is never later than their version plus the bound. Native multi-turn loops reach twice the
+bound, as every turn is pinned anew; where a resumed request is re-tagged there is no limit. ``card`` has all modes.
 """
 
 from __future__ import annotations

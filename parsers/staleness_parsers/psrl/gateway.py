@@ -32,6 +32,14 @@ _NUMBERS: Final = {
     "prompt_tokens": "prompt_tokens",
     "tokens": "response_tokens",
 }
+_TIME: Final = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+_FOREIGN: Final = (
+    r"^\s*(?:\([\w ]+ pid=\d+|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b|Traceback \(most|File \"|"
+    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+)
+"""How a line of another process begins that a launcher mixed in."""
+_OWN: Final = r"route_trace|event=|request_id=|prompt_id=|version_tag=|_tokens=|instance=|\x00|\x{FFFD}"
+"""Of which a line of the trace has some, however little of it is left."""
 _NEEDED: Final = ("request", "tag", "prompt_tokens", "tokens")
 
 
@@ -56,9 +64,10 @@ def _damaged(sink: Sink, source: str, line: int) -> None:
 def _rows(lines: pl.DataFrame) -> pl.DataFrame:
     """Take the lines apart; ``damaged``: without an event, or of a segment without its numbers."""
     clean = lines.with_columns(pl.col("text").str.replace_all(ANSI, ""))
+    clean = clean.filter(~pl.col("text").str.contains(_FOREIGN) | pl.col("text").str.contains(_OWN))
     fields = clean.select(
         "line",
-        ts=pl.col("text").str.slice(0, 19).str.replace("T", " ").str.to_datetime(
+        ts=pl.col("text").str.extract(_TIME).str.replace("T", " ").str.to_datetime(
             "%Y-%m-%d %H:%M:%S", time_unit="us", time_zone="UTC", strict=False
         ),
         event=_field("event"),

@@ -8,13 +8,16 @@ version per token: of a request it is that of the last ``model_update`` that end
 Off by ones: none for the bound, ``ceil(async_generation_ratio)``, which is ``v_train - v_gen`` itself (s - ceil(R) is
 still taken). A prompt's start step bounds its versions from below: what begins in the pause before s carries s - 1.
 The first step in an agent-native ``trajectory_id`` can be one too new.
+
+Guarantee. Strict if weights are pushed at every step: nothing that began before the window is taken. With F > 1 the
+window counts steps and not weights, and the true limit is ``ceil(R) + F - 1``. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.roll import console
 from staleness_parsers.roll.batches import read_batches
@@ -23,8 +26,6 @@ from staleness_parsers.roll.files import clues, survey
 from staleness_parsers.roll.finish import finish_run
 from staleness_parsers.roll.settings import ASSUMPTIONS
 from staleness_parsers.roll.spans import read_spans
-
-_BUNDLE_BYTES = 32 << 20
 
 
 class Roll:
@@ -44,8 +45,9 @@ class Roll:
         """One unit per piece of a trace file and per other file; files of steps go together."""
         found = survey(run)
         units = [Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source)]
-        for kind, files in (("pickle", found.pickles), ("dump", found.dumps), ("board", found.boards)):
-            units.extend(_bundles(run, kind, files))
+        batches = (("pickle", found.pickles), ("dump", found.dumps), ("appended", found.appended))
+        for kind, files in (*batches, ("board", found.boards)):
+            units.extend(Unit(kind, pieces) for pieces in run.bundles(files))
         single = (("console", found.consoles), ("state", found.states), ("events", found.events))
         for kind, files in (*single, ("settings", found.settings)):
             units.extend(Unit(kind, (run.whole(file.source),)) for file in files)
@@ -55,7 +57,7 @@ class Roll:
         """Stage what one file says; nothing here is understood without the others."""
         if unit.kind == "spans":
             read_spans(run, unit.pieces[0], sink)
-        elif unit.kind in ("pickle", "dump", "board"):
+        elif unit.kind in ("pickle", "dump", "appended", "board"):
             read_batches(unit.kind, run, unit.pieces, sink)
         else:
             reader = {
@@ -69,22 +71,6 @@ class Roll:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units (see ``finish``)."""
         return finish_run(staged, run, sink)
-
-
-def _bundles(run: RunFiles, kind: str, files: Sequence[RunFile]) -> list[Unit]:
-    """Put files of neighbouring steps together: a run has thousands of them, most of them small."""
-    units: list[Unit] = []
-    bundle: list[RunFile] = []
-    size = 0
-    for file in files:
-        bundle.append(file)
-        size += file.bytes
-        if size >= _BUNDLE_BYTES:
-            units.append(Unit(kind, tuple(run.whole(part.source) for part in bundle)))
-            bundle, size = [], 0
-    if bundle:
-        units.append(Unit(kind, tuple(run.whole(part.source) for part in bundle)))
-    return units
 
 
 PARSER = Roll()

@@ -71,6 +71,36 @@ def read_dump(run: RunFiles, piece: Piece, sink: Sink) -> None:
         sink.write("rows", pl.DataFrame(rows, schema=ROWS))
 
 
+def read_appended(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage ``rows`` of v0.1.0's dumps, a line per step; of a step that was run again the later line counts."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    try:
+        for number, text, cut in _numbered(run, piece):
+            columns = _parsed(text)
+            steps = columns.get("global_step")
+            if not text.strip() or (cut and not columns):
+                continue  # a line that is cut did not happen
+            if not _even(columns) or not isinstance(steps, list) or not steps or len(set(map(str, steps))) > 1:
+                message = "The line is no batch with its step; restore the file."
+                sink.diagnose("error", "bad-batch", message, source=piece.source, line=number, opens="training")
+                continue
+            rows = list(_prompt_dump(columns, int(steps[0]), piece.source))
+            found[steps[0]] = [row | {"locator": f"line {number}, {row['locator']}"} for row in rows]
+    except DamagedStream as damage:
+        message = f"{damage}; what follows was not read, restore the file."
+        sink.diagnose("error", "bad-batch", message, source=piece.source, line=damage.line, opens="training")
+    sink.write("begun", pl.DataFrame({"step": list(found), "source": [piece.source] * len(found)}))
+    if rows := [row for batch in found.values() for row in batch]:
+        sink.write("rows", pl.DataFrame(rows, schema=ROWS))
+
+
+def _numbered(run: RunFiles, piece: Piece) -> Iterator[tuple[int, bytes, bool]]:
+    for block in blocks(run, piece):
+        lines = block.data.split(b"\n")
+        for number, text in enumerate(lines, block.first_line):
+            yield number, text, block.cut and number == block.first_line + len(lines) - 1
+
+
 def _even(columns: Mapping[str, Any]) -> bool:
     return all(isinstance(column, list) for column in columns.values()) and len(set(map(len, columns.values()))) <= 1
 
@@ -177,7 +207,7 @@ def _pickled(
     domains, turns = _column(objects, "domain", size), _column(objects, "step", size)
     names = [_parsed(text).get("trajectory_id") for text in _column(objects, "trajectory_data", size)]
     for place in range(size):
-        ones = bytes(1 if value else 0 for value in flat[place * width : (place + 1) * width])
+        ones = bytes(map(bool, flat[place * width : (place + 1) * width]))
         runs = [len(run) for run in _TURNS.findall(ones)]
         yield _row(
             "pickle",
@@ -200,7 +230,7 @@ def _pickled(
 def read_board(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage ``boards``: per file its step, number of samples and response tokens (their order means nothing)."""
     try:
-        counts = [_sample(text, line) for line, text in _numbered(run, piece) if text.strip()]
+        counts = [_sample(text, line) for line, text, _ in _numbered(run, piece) if text.strip()]
     except DamagedStream as damage:
         # Everything a board file counts is a sum over all its lines.
         message = f"{damage}; its counts are not used."
@@ -211,11 +241,6 @@ def read_board(run: RunFiles, piece: Piece, sink: Sink) -> None:
         tokens = sum(tokens for _, tokens in counts)
         row = {"step": steps.pop(), "samples": len(counts), "tokens": tokens, "source": piece.source}
         sink.write("boards", pl.DataFrame([row]))
-
-
-def _numbered(run: RunFiles, piece: Piece) -> Iterator[tuple[int, bytes]]:
-    for block in blocks(run, piece):
-        yield from enumerate(block.data.split(b"\n"), block.first_line)
 
 
 def _sample(text: bytes, line: int) -> tuple[int, int]:
@@ -258,7 +283,7 @@ def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-READERS: Final = {"dump": read_dump, "pickle": read_pickle_batch, "board": read_board}
+READERS: Final = {"dump": read_dump, "appended": read_appended, "pickle": read_pickle_batch, "board": read_board}
 
 
 def read_batches(kind: str, run: RunFiles, pieces: Sequence[Piece], sink: Sink) -> None:

@@ -73,6 +73,7 @@ _MESSAGES: Final = tuple(
         ("mocked", "[RolloutMock]", r"\[RolloutMock\] Loaded step (?P<step>\d+)"),
         ("skipped", "final_response_mask", r"Warning: final_response_mask\.sum\(\) == 0! Current step will be skipped"),
         ("old", "start async sampling", r"start async sampling, global_step: (?P<step>\d+)"),
+        ("deleted", "randomly delete", r"randomly delete (?P<value>\d+) prompt_ids from step: (?P<step>\d+)"),
         ("resumed", "resume_from_checkpoint", r"resume_from_checkpoint: (?P<text>.*checkpoint-(?P<step>\d+).*)"),
     )
 )

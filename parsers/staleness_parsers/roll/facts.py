@@ -27,7 +27,7 @@ def run_facts(known: Known) -> RunFacts:
     return RunFacts(
         framework="roll",
         unit="global steps",
-        dialect="agentic" if known.agentic else "rlvr",
+        dialect=_dialect(known),
         config=config,
         bound=bound(settings),
         guarantee=guarantee(settings, known.pushes),
@@ -38,6 +38,17 @@ def run_facts(known: Known) -> RunFacts:
         groups_per_step=groups if groups and groups > 0 else None,
         ascending=True,
     )
+
+
+def _dialect(known: Known) -> str:
+    """Name the pipeline, and the releases of which the files are (guide sections 1 and 8)."""
+    name = "agentic" if known.agentic else "rlvr"
+    if any(row["kind"] in ("old", "deleted") for row in known.lines):
+        return f"{name} (before v0.2.0)"
+    if known.spans:
+        return f"{name} (v0.3.0 or later)"
+    pickled = any(row["kind"] == "pickle" for rows in known.rows.values() for row in rows)
+    return f"{name} (v0.2.0 or later)" if pickled else name
 
 
 def _attempts(known: Known) -> Iterator[Attempt]:
@@ -93,6 +104,9 @@ def _hints(known: Known) -> Iterator[Hint]:
             "the weights of each segment, drops and cancels",
             'set `system_envs: {ROLL_OTEL_ENABLED: "1"}` (v0.3.0 or later) and keep otlp/traces',
         )
+    folder = known.settings.get("rollout_dump_dir")
+    if isinstance(folder, str) and not folder.startswith("/"):
+        yield Hint("who was in each batch", f"let rollout_dump_dir begin with /: {folder!r} writes nothing")
     if not any(row["kind"] == "pickle" for rows in known.rows.values() for row in rows):
         yield Hint("tokens of each trajectory", "set `rollout_mock: {enable: true, mode: dump}`")
     if known.agentic and "dropped" in _unseen(known):

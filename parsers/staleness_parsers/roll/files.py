@@ -9,6 +9,8 @@ from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.readers.scalars import scalar_files
 
 DUMP = re.compile(r"(?:.*/)?rollout_dump_data\.step_(?P<step>\d+)\.jsonl\Z")
+APPENDED = re.compile(r"(?:.*/)?rollout_data\.jsonl\Z")
+"""Dumps of v0.1.0: a line per step in one file."""
 PICKLE = re.compile(r"(?:.*/)?train/step_(?P<step>\d{6,})\.pkl\Z")
 BOARD = re.compile(r"(?:.*/)?[^/]*data_\d{8}_\d{6}_\d+\.jsonl\Z")
 _TRACES = re.compile(r"(?:.*/)?traces(?:\.\d+)?\.jsonl\Z")
@@ -39,6 +41,7 @@ class Survey:
 
     traces: list[RunFile]
     dumps: list[RunFile]
+    appended: list[RunFile]
     pickles: list[RunFile]
     boards: list[RunFile]
     states: list[RunFile]
@@ -57,6 +60,7 @@ def survey(run: RunFiles) -> Survey:
     return Survey(
         traces=having(_TRACES, (b'"resourceSpans"',), 4096),
         dumps=having(DUMP),
+        appended=having(APPENDED, (b'"sampling_params"', b'"responses"'), 1 << 16),
         pickles=having(PICKLE),
         boards=having(BOARD, (b'"new_response_mask"',)),
         states=having(_STATE),
@@ -75,6 +79,7 @@ def clues(run: RunFiles, found: Survey) -> list[str]:
             break
     for listed, what in (
         (found.dumps, "a rollout dump of a step"),
+        (found.appended, "rollout dumps of all steps, as v0.1.0 appends them"),
         (found.consoles, "a console log of ROLL's pipelines"),
         (found.states, "the metric history of a ROLL checkpoint"),
         (found.boards, "a board file with masks of responses"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from staleness_parsers.roll.known import Done, Known, Row, constrain, masked
 from staleness_parsers.roll.rows import Rows
+from staleness_parsers.roll.timeline import Step
 
 _GROUPS: Final = re.compile(r"ItemsGroup (\d+): len\(self\.running_prompts\)=(\d+) len\(self\.finished_prompts\)=(\d+)")
 
@@ -22,6 +23,7 @@ class Batches:
     def write(self) -> None:
         """Write the batches' rows, and what the console says of steps without any."""
         known = self.known
+        self._deleted()
         for step, batch in sorted(known.rows.items()):
             self._batch(step, batch)
         by_step = {(row["step"]): row for row in self._taken()}
@@ -32,6 +34,7 @@ class Batches:
             step = home.step
             if step in known.rows and known.time.last(step) in (home, None):
                 continue
+            self._window(home)
             count = by_step.get(step)
             size = known.metrics.get(step, {}).get("system/batch_size")
             if count is not None:
@@ -52,6 +55,32 @@ class Batches:
             elif not masked(known, home.attempt, step):
                 # A finished response has at least its last token.
                 constrain(self.rows, home.place, home.attempt, step, "loss_tokens", 1, op="ge")
+
+    def _window(self, home: Step) -> None:
+        """State how old a batch without rows can be: no step takes what began before its window (guide rule 13)."""
+        known, window = self.known, self.known.settings.window
+        if window is None or known.mocked:
+            return
+        oldest = known.pushes.version(max(home.step - window, 0), known.time.first.get(home.attempt, 0))[0]
+        most = max(home.step - oldest, 0)
+        constrain(self.rows, home.place, home.attempt, home.step, "staleness_max", most, op="le")
+
+    def _deleted(self) -> None:
+        """Write what the scheduler of before v0.2.0 threw away of a window's oldest step; its sizes are told."""
+        samples = self.known.settings.whole_number("num_return_sequences_in_group")
+        for row in self.known.lines:
+            if row["kind"] != "deleted" or not row["value"]:
+                continue
+            home = self.known.time.last(row["step"])
+            attempt = home.attempt if home else max(self.known.time.attempts)
+            key = f"deleted@{row['source']}:{row['line']}"
+            count = (row["value"] * (samples or 1), row["value"] * samples if samples else None)
+            size = {"multiplicity_lo": count[0], "multiplicity_hi": count[1]}
+            about = {"trajectory_id": key, "attempt": attempt}
+            self.rows.add("trajectories", row, **about, role="train", anonymous=True, **size, evidence="recorded")
+            self.rows.span(row, key, 0, (0, None), (0, self.known.pushes.version(row["step"], 0)[1]))
+            fate = {"kind": "dropped", "reason": "surplus", "step": row["step"], "multiplicity": count[0]}
+            self.rows.add("events", row, **about, **fate, evidence="recorded")
 
     def _batch(self, step: int, batch: Sequence[Row]) -> None:
         known = self.known

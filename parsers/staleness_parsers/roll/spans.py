@@ -35,6 +35,11 @@ SCHEMA: Final[dict[str, Any]] = {
     "source": pl.String,
     "line": pl.Int64,
 }
+_READ: Final = {key: (column, True) for key, column in _INTEGERS.items()} | {
+    key: (column, False) for key, column in _TEXTS.items()
+}
+"""Attributes that are kept: their columns, and whether they are whole numbers."""
+_NONE: Final = dict.fromkeys((*_INTEGERS.values(), *_TEXTS.values()))
 _ROWS: Final = 20_000
 
 
@@ -79,9 +84,9 @@ def _line(text: bytes, source: str, line: int, sink: Sink, *, cut: bool) -> Iter
     for resource in _list(export.get("resourceSpans")):
         about = _attributes(_dict(resource).get("resource"))
         for scope in _list(_dict(resource).get("scopeSpans")):
-            for span in _list(_dict(scope).get("spans")):
-                if _dict(span).get("name") not in KEPT:
-                    bad += "name" not in _dict(span)
+            for span in map(_dict, _list(_dict(scope).get("spans"))):
+                if span.get("name") not in KEPT:
+                    bad += "name" not in span
                     continue
                 row = _span(span, about, source, line)
                 bad += row is None
@@ -101,9 +106,9 @@ def _span(span: Mapping[str, Any], about: Mapping[str, Any], source: str, line: 
     start, end = _whole(span.get("startTimeUnixNano")), _whole(span.get("endTimeUnixNano"))
     if not isinstance(span.get("spanId"), str) or start is None or end is None:
         return None
-    known = _attributes(span)
     parent = span.get("parentSpanId")
-    return {
+    row = {
+        **_NONE,
         "span": span["spanId"],
         "parent": parent if isinstance(parent, str) and parent else None,
         "name": span["name"],
@@ -112,24 +117,28 @@ def _span(span: Mapping[str, Any], about: Mapping[str, Any], source: str, line: 
         "start": start,
         "end": end,
         "failed": _dict(span.get("status")).get("code") in ("STATUS_CODE_ERROR", 2),
-        **{column: _whole(known.get(key)) for key, column in _INTEGERS.items()},
-        **{column: _text(known.get(key)) for key, column in _TEXTS.items()},
         "source": source,
         "line": line,
     }
+    for key, value in _attributes(span).items():
+        if key in _READ:
+            column, whole = _READ[key]
+            row[column] = _whole(value) if whole else _text(value)
+    return row
 
 
 def _attributes(holder: object) -> dict[str, Any]:
     found = {}
     for item in _list(_dict(holder).get("attributes")):
-        value = _dict(_dict(item).get("value"))
-        if isinstance(_dict(item).get("key"), str) and value:
-            found[item["key"]] = next(iter(value.values()))
+        if isinstance(item, dict):
+            key, value = item.get("key"), item.get("value")
+            if isinstance(key, str) and isinstance(value, dict) and value:
+                found[key] = next(iter(value.values()))
     return found
 
 
-def _dict(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _list(value: object) -> list[Any]:

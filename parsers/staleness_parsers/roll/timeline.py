@@ -214,8 +214,11 @@ def from_lines(lines: Iterable[Mapping[str, Any]]) -> Timeline:
     timeline = Timeline()
     seen: set[tuple[Any, ...]] = set()
     previous: int | None = None
+    lines = list(lines)
+    # The scheduler of before v0.2.0 repeats what the driver says, if both are captured.
+    told = {"start", "finished"} if any(row["kind"] == "start" for row in lines) else {"start", "finished", "old"}
     for row in lines:
-        if row["kind"] not in ("start", "finished", "old"):
+        if row["kind"] not in told:
             continue
         key = (row["kind"], row["time"], row["step"])
         if row["time"] is not None and key in seen:

@@ -14,6 +14,10 @@ slot.
 
 Which group has which s is not recorded: each step becomes anonymous classes by rank of age (``batches``), from what all
 multisets have in common that fit its mean, share, extremes, counts and warnings (``staleness_audit.solve``).
+
+Guarantee. Strict only for a bound of 0, where a step's quota is its batch. From 1 on there is no limit: admission alone
+is limited, and a group that takes long is trained in whatever step of its epoch it ends. Whole batches (one step off)
+are at most 1 old. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.skyrl.card import CARD
 from staleness_parsers.skyrl.console import dialect_of, read_console
-from staleness_parsers.skyrl.dumps import read_checkpoint, read_dump
+from staleness_parsers.skyrl.dumps import read_checkpoint, read_dumps
 from staleness_parsers.skyrl.files import survey
 from staleness_parsers.skyrl.finish import ASSUMPTIONS, finish_run
 from staleness_parsers.skyrl.trackers import read_tracker
@@ -48,16 +52,19 @@ class SkyRL:
         evidence += [f"{file.source}: a checkpoint's state" for file, _, part in files.checkpoints if "async" in part][
             :1
         ]
-        dialect = next((dialect_of(run.head(file.source, 1 << 16)) for file in files.consoles), None)
+        heads = (run.head(file.source, 1 << 16) for file in (*files.consoles, *files.events, *files.offline))
+        dialect = next((found for head in heads if (found := dialect_of(head))), None)
         return Detection(tuple(evidence), dialect=dialect) if evidence else None
 
     def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """One unit per file: records of a log mean something only after those before them."""
+        """One unit per file, for records of a log mean something only after those before them; batches go together."""
         files = survey(run)
         units = [Unit("console", (run.whole(file.source),)) for file in files.consoles]
         units += [Unit("events", (run.whole(file.source),)) for file in files.events]
         units += [Unit("offline", (run.whole(file.source),)) for file in files.offline]
-        units += [Unit("dump", (run.whole(file.source),), {"step": step}) for file, step in files.dumps]
+        steps = {file.source: step for file, step in files.dumps}
+        for pieces in run.bundles(file for file, _ in files.dumps):
+            units.append(Unit("dumps", pieces, {"steps": [steps[piece.source] for piece in pieces]}))
         units += [Unit("checkpoint", (run.whole(file.source),), {"step": step}) for file, step, _ in files.checkpoints]
         return units
 
@@ -68,8 +75,8 @@ class SkyRL:
             read_console(run, piece, sink)
         elif unit.kind in {"events", "offline"}:
             read_tracker(run, piece, sink)
-        elif unit.kind == "dump":
-            read_dump(run, piece, unit.options["step"], sink)
+        elif unit.kind == "dumps":
+            read_dumps(run, unit.pieces, unit.options["steps"], sink)
         else:
             read_checkpoint(run, piece, unit.options["step"], sink)
 

@@ -321,10 +321,13 @@ def looks_like_console(head: bytes) -> bool:
 
 
 def dialect_of(head: bytes) -> str | None:
-    """Tell by the modules that speak in a log which release wrote it (pitfall 15)."""
+    """Tell which release wrote it: by the modules that speak in a log, else by a tracker's keys (pitfall 15)."""
     found = next(_headers(strip_ansi(head.decode("utf-8", "replace"))), None)
     if found is None:
-        return None
+        if b"async/staleness_" not in head:
+            return None
+        late = b"async/gen_buffer_qsize_at_wait_start" in head
+        return f"metrics as {'since' if late else 'before'} 2026-07-19"
     old = found["module"].startswith("skyrl_train.")
     return "skyrl_train (up to February 2026)" if old else "skyrl.train (since February 2026)"
 

@@ -61,8 +61,13 @@ class _NotABatch(Exception):
     """The pickle holds something else, or lacks what is needed; the message says which."""
 
 
-def read_dump(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
-    """Stage the groups of one training batch."""
+def read_dumps(run: RunFiles, pieces: Sequence[Piece], steps: Sequence[int], sink: Sink) -> None:
+    """Stage the groups of some training batches."""
+    rows = [row for piece, step in zip(pieces, steps, strict=True) for row in _read_dump(run, piece, step, sink)]
+    sink.write("skyrl_groups", pl.DataFrame(rows, schema=GROUPS))
+
+
+def _read_dump(run: RunFiles, piece: Piece, step: int, sink: Sink) -> list[dict[str, Any]]:
     try:
         with run.open(piece.source) as stream:
             rows = _groups(_state(stream.read()))
@@ -73,9 +78,8 @@ def read_dump(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
             f"This training batch cannot be read ({why}); sizes of its groups are taken from the metrics.",
             source=piece.source,
         )
-        return
-    place = {"source": piece.source, "step": step}
-    sink.write("skyrl_groups", pl.DataFrame([place | row for row in rows], schema=GROUPS))
+        return []
+    return [{"source": piece.source, "step": step} | row for row in rows]
 
 
 def _state(data: bytes) -> dict[str, Any]:

@@ -13,7 +13,9 @@ every launch, so that
 A label stands for one engine call. The trace of a sample says how many tokens each call made; calls that were aborted
 before their first token leave a label and no tokens. Without a trace only the range of labels is known.
 
-slime has no staleness knob at all, so there is no bound to convert: the audit's comes from the command line.
+slime has no staleness knob at all, so there is no bound to convert: the audit's comes from the command line. The fully
+asynchronous rollout has no limit, nor has any with partial rollouts; else collecting ahead (``train_async.py``) is at
+most ``--update-weights-interval`` old, and in turns (``train.py``) 0. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations

@@ -259,7 +259,10 @@ def _dialect(model: Model, kinds: set[str], *, fully_async: bool) -> str | None:
     if "collected_pool" in kinds:
         return "fully-async, pooled worker"
     if fully_async:
-        return "fully-async"
+        ahead = {process.one_ahead for process in model.processes} - {None}
+        if len(ahead) != 1:
+            return "fully-async"
+        return f"fully-async, {'train_async.py (to August 2026)' if True in ahead else 'train.py (later)'}"
     return "train_async.py: one rollout ahead" if model.console else None
 
 

@@ -12,6 +12,11 @@ from V the first is ``V * trigger + 2``. The record of step v speaks of micro-st
 - 1``.
 
 One step off: labels are one ahead of the weights; batch s is made under v = max(s - 2, 0) and trained on s - 1.
+
+Bound and guarantee. V1: ``max_off_policy_threshold`` T means ``v_train - v_gen <= T - 1``, for a group admitted at step
+a is evicted when s - a + 1 > T. Strict with ``drop``; with ``wait`` the same number is wanted and nothing enforces it;
+without a threshold, or with a custom sampler, there is none. Fully async: ``staleness_threshold`` is a ratio of samples
+and converts into no bound; 0 is strict at 0. One step off: 1, by construction. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations
@@ -153,6 +158,8 @@ class Verl:
             "checkpoints": bool(files.checkpoints or files.batches),
             "metrics": bool(records),
             "groups": bool(files.groups),
+            "old_names": any(record["stale_old"] is not None for record in records),
+            "old_groups": any(b"param_version_start" in run.head(entry.file.source, 1 << 20) for entry in files.groups),
         }
         scale, trigger, unseen = 1, 1, frozenset({"dropped", "lost", "pending"})
         if rule == "fa":

@@ -101,7 +101,7 @@ def facts(
         batch = None if mini is None else mini * (settings.count("async_training.require_batches") or 1) * k
     dialect = {
         "v1": f"V1 {trainer}" if trainer != "unknown" else "V1",
-        "fa": "fully_async_policy",
+        "fa": "fully_async_policy (up to 0.7.0)" if seen["old_groups"] else "fully_async_policy",
         "oso": "one_step_off_policy",
         "other": "legacy trainer",
     }[rule]
@@ -109,7 +109,7 @@ def facts(
         framework="verl",
         unit=UNITS[rule],
         framework_version=None,
-        dialect=dialect + (" (one mini-batch per global step, before 2026-07-08)" if scale > 1 else ""),
+        dialect=dialect + _age(scale, seen),
         config=settings.shown,
         bound=bound(settings, rule, scale),
         guarantee=guarantee(settings, rule, scale),
@@ -122,6 +122,13 @@ def facts(
         hints=tuple(_hints(settings, rule, seen)),
         groups_per_step=batch,
     )
+
+
+def _age(scale: int, seen: Mapping[str, bool]) -> str:
+    """Say of a V1 run that it is of an older release, if its metrics show it (guide section 1)."""
+    if scale > 1:
+        return " (one mini-batch per global step, before 2026-07-08)"
+    return " (dropped_samples, before 2026-07-23)" if seen["old_names"] else ""
 
 
 def _edge(launch: Launch, at: int) -> datetime | None:

@@ -197,6 +197,15 @@ def _jagged_sums(value: object, rows: int) -> list[int | None]:
     return [sum(1 for item in flat[start:end] if item) for start, end in itertools.pairwise(ends)]
 
 
+_GROUP_COLUMNS: Final = {
+    "uid": ("uid",),
+    "v_min": ("param_version_start", "min_global_steps"),
+    "v_max": ("param_version_end", "max_global_steps"),
+    "raw_prompt": ("raw_prompt",),
+}
+"""Columns of a dumped group by their names up to 0.7.0 and since 0.7.1."""
+
+
 def _group_rows(value: object) -> list[dict[str, Any]]:
     """Rows of a dumped ``DataProto``: (archive of tensors, arrays by name, meta)."""
     state = value.state if isinstance(value, Stub) else value
@@ -205,9 +214,10 @@ def _group_rows(value: object) -> list[dict[str, Any]]:
     ):
         raise BadTorchFile("it holds no batch of trajectories")
     columns = {
-        name: array_values(state[1][name])
-        for name in ("uid", "min_global_steps", "max_global_steps", "raw_prompt")
-        if name in state[1]
+        name: array_values(state[1][spelling])
+        for name, spellings in _GROUP_COLUMNS.items()
+        for spelling in spellings
+        if spelling in state[1]
     }
     if "uid" not in columns:
         raise BadTorchFile("its trajectories have no ids")
@@ -216,9 +226,7 @@ def _group_rows(value: object) -> list[dict[str, Any]]:
     masks, scores = (_leaf_rows(archive, name) for name in ("response_mask", "rm_scores"))
     rows = []
     for at in range(count):
-        low, high = (
-            _whole(columns[name][at]) if name in columns else None for name in ("min_global_steps", "max_global_steps")
-        )
+        low, high = (_whole(columns[name][at]) if name in columns else None for name in ("v_min", "v_max"))
         rows.append(
             {
                 "uid": str(columns["uid"][at]),

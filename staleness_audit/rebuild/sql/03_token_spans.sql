@@ -11,6 +11,7 @@
 --   version_lo, version_hi   v_gen of its tokens; unknown versions are [0, null]
 --   steady                 versions inside never decrease
 --   exact_order            position among the spans of its trajectory: time first, then index
+--   timed                  it has a time; among timed spans the place of one without is not known
 SELECT
     hash(trajectory_id) AS key,
     hash(trajectory_id || chr(1)) AS twin,
@@ -25,6 +26,7 @@ SELECT
     greatest(version_lo, 0) AS version_lo,
     version_hi,
     coalesce(monotone, false) OR coalesce(version_lo = version_hi, false) AS steady,
-    coalesce(epoch_us(coalesce(ended, started)), 0)::HUGEINT * 9223372036854775808 + coalesce(span_index, 0) AS exact_order
+    coalesce(epoch_us(coalesce(ended, started)), 0)::HUGEINT * 9223372036854775808 + coalesce(span_index, 0) AS exact_order,
+    coalesce(ended, started) IS NOT NULL AS timed
 FROM spans
 WHERE trajectory_id IS NOT NULL

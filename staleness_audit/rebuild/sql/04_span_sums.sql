@@ -16,14 +16,20 @@ SELECT
     CASE WHEN count(tokens_hi) = count(*) THEN sum(tokens_hi)::BIGINT END AS tokens_hi,
     min(CASE WHEN loss_hi = 0 THEN NULL ELSE version_lo END) AS oldest_lo,
     min(CASE WHEN loss_lo > 0 THEN version_hi END) AS oldest_hi,
-    -- The last span that surely has tokens ends the trajectory, unless one that may be empty comes after it.
-    -- Both ends of its version travel as one number.
+    -- The last span that surely has tokens ends the trajectory, unless one that may be empty comes after it; any of
+    -- them may be the last where only some have a time. Both ends of its version travel as one number.
     least(
         (arg_max(ends, exact_order) FILTER (tokens_lo > 0) >> 32)::INTEGER,
+        CASE WHEN bool_or(timed) FILTER (tokens_lo > 0) <> bool_and(timed) FILTER (tokens_lo > 0) THEN
+            min(version_lo) FILTER (tokens_lo > 0)
+        END,
         min(CASE WHEN tokens_lo = 0 AND tokens_hi IS DISTINCT FROM 0 THEN version_lo END)
     ) AS v_end_lo,
     CASE WHEN NOT bool_or(version_hi IS NULL AND tokens_hi IS DISTINCT FROM 0) THEN greatest(
         nullif(arg_max(ends, exact_order) FILTER (tokens_lo > 0) & 4294967295, 4294967295)::INTEGER,
+        CASE WHEN bool_or(timed) FILTER (tokens_lo > 0) <> bool_and(timed) FILTER (tokens_lo > 0) THEN
+            max(version_hi) FILTER (tokens_lo > 0)
+        END,
         max(CASE WHEN tokens_lo = 0 AND tokens_hi IS DISTINCT FROM 0 THEN version_hi END)
     ) END AS v_end_hi,
     count(*) FILTER (tokens_hi IS DISTINCT FROM 0) <= 1
