@@ -28,7 +28,9 @@ def prove(
     moves: Annotated[
         int | None, typer.Option("--moves", min=1, metavar="K", help="Only schedules of at most K moves.")
     ] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Give up after about this long.")] = 50.0,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.1, help="Give up after so many seconds of computing.")
+    ] = 50.0,
     out: Annotated[
         Path | None,
         typer.Option(

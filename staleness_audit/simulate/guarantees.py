@@ -75,6 +75,7 @@ CASES = (
     Case("psrl", 1),
     Case("psrl", 2),
     Case("psrl:retag", 1),
+    Case("psrl:retag", 1, batch=2),
     Case("psrl:native-multi-turn", 1),
     Case("psrl:native-multi-turn", 1, batch=2),
     Case("psrl:native-multi-turn", 2),

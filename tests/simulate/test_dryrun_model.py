@@ -67,6 +67,9 @@ RUNS: list[tuple[str, dict[str, Any], dict[str, Any], int, tuple[Any, ...]]] = [
         20,
         (160, 0, 1.3532192, 38.9775717, 18135, 15, 0, 87),
     ),
+    # Two recorded runs that are not among the samples below.
+    ("psrl", BIMODAL, {"n_instances": 2}, 10, (80, 80, 0.8654, 22.2480719, 4000, 1, 1, 0)),
+    ("slime", UNIFORM, {"n_instances": 2}, 12, (96, 0, 1.1508, 14.4558, 11366, 1, 1, 0)),
 ]
 
 

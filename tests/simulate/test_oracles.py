@@ -97,6 +97,52 @@ class TestVerl:
             play.step()
         assert [max(ages) for ages in play.trained] == [0, 1, 2, 3, 4, 4, 4]
 
+    def test_a_resume_makes_everything_a_version_older(self) -> None:
+        """Seen in a run: W = 1, steady at 1; after a resume, which admits the warm-up batch once more, steady at 2."""
+        play = Play("verl:drop", batch=4, max_off_policy_threshold=9, resumes=1)
+        for _ in range(4):
+            play.step()
+        play.move("own", "resume")
+        for _ in range(5):
+            play.step()
+        # Two batches later what was admitted twice has come to the trainer.
+        assert [max(ages) for ages in play.trained] == [0, 1, 1, 1, 1, 1, 2, 2, 2]
+
+    def test_fully_async_trains_a_straggler_at_five(self) -> None:
+        """Seen in a run: trigger 2, R = 2, theta = 0.5; started at v2, finished at v6, trained at v7."""
+        play = Play("verl:fully-async", batch=4, trigger_parameter_sync_step=2, staleness_threshold=0.5)
+        while play.state.v < 2:
+            play.step()
+        late = play.admit().state.next_id - 1
+        assert play.state.running[late].first == 2
+        while play.state.v < 6:
+            play.step(but=(late,))
+        # What is in the queue goes first: the straggler is the last of more than a batch.
+        play.admit().finish(but=(late,)).finish(late).collect().publish()
+        play.step()
+        assert [max(ages) for ages in play.trained[2:]] == [1, 1, 1, 1, 1, 5]
+
+    def test_fully_async_without_a_share_waits_for_its_straggler(self) -> None:
+        """Seen in a run with theta = 0: all that start under a version are needed for the next sync."""
+        play = Play("verl:fully-async", batch=4, trigger_parameter_sync_step=2, staleness_threshold=0.0)
+        for _ in range(3):
+            play.admit().finish(but=(play.state.next_id - 1,)).collect()
+            assert not play.state.training and play.rules.room(play.state) == 0
+            play.finish().collect().publish()
+        assert play.trained == [[0] * 4] * 3
+
+    def test_one_step_off_is_off_by_one(self) -> None:
+        """0 for the first batch, 1 for every other, whatever the lengths (4, OSO)."""
+        play = Play("verl:one-step-off", batch=4).admit().finish().collect()
+        for _ in range(5):
+            play.admit().finish().publish().collect()
+        assert [set(ages) for ages in play.trained] == [{0}, {1}, {1}, {1}, {1}, {1}]
+
+    @pytest.mark.parametrize("settings", [{"max_off_policy_threshold": 0}, {"max_off_policy_strategy": "bogus"}])
+    def test_bad_configurations_are_refused(self, settings: dict[str, Any]) -> None:
+        with pytest.raises(AuditError):
+            build("verl:drop", settings=settings)
+
 
 class TestAreal:
     """tests/test_staleness_manager.py, and the guide's three counterexamples."""
@@ -111,6 +157,11 @@ class TestAreal:
             (32, 16, 2, 0, 0, 32),
             (64, 32, 2, 0, 0, 64),
             (100, 8, 2, 0, 0, 24),
+            # Recovery: a run that comes back at any version has the quota of a fresh one, less what runs.
+            (1000, 16, 2, 0, 0, 48),
+            (1000, 16, 2, 1, 0, 47),
+            (1000, 16, 2, 5, 0, 43),
+            (1000, 16, 2, 16, 0, 32),
         ],
     )
     def test_running_and_accepted_count(
@@ -148,6 +199,24 @@ class TestAreal:
             play.step()
         assert [max(ages) for ages in play.trained] == [0, 1, 1, 2, 2, 3, 3, 4, 4]
 
+    @pytest.mark.parametrize(("version", "capacity"), [(0, 192), (1, 224), (10, 512), (100, 1000), (1000, 1000)])
+    def test_the_formula(self, version: int, capacity: int) -> None:
+        """min(1000, (5 + v + 1) * 32), with nothing accepted."""
+        play = Play("areal", max_concurrent_rollouts=1000, consumer_batch_size=32, max_head_offpolicyness=5)
+        for _ in range(version):
+            play.rules.published(play.state)
+        assert play.rules.room(play.state) == capacity
+
+    def test_no_straggler_is_needed(self) -> None:
+        """Counterexample B: eta = 1, B = C = 4; tasks 8 and 10, a little longer than others, are 2 old in step 3."""
+        play = Play("areal", batch=4, max_head_offpolicyness=1)
+        play.admit().finish().collect().publish()  # tasks 0 to 7 are of v0, 0 to 3 are trained
+        play.admit().collect()  # 8 to 11 begin under v1; 4 to 7 are trained
+        play.finish(9, 11).publish()
+        play.admit().finish(12, 13).collect().publish()  # 9, 11 and two of v2
+        play.admit().finish(8, 10, 14, 15).collect()
+        assert play.trained == [[0] * 4, [1] * 4, [1, 1, 0, 0], [2, 2, 1, 1]]
+
 
 class TestSkyrl:
     def test_the_quota_counts_what_was_accepted(self) -> None:
@@ -157,6 +226,15 @@ class TestSkyrl:
         assert play.rules.room(play.state) == 0
         play.collect().publish()
         assert play.rules.room(play.state) == 2
+
+    def test_a_batch_of_old_groups_is_trained_whole(self) -> None:
+        """B = 64, S = 2, step 10: 61 groups scheduled in step 7 and 3 in step 10: mean 183 / 64, nothing goes."""
+        play = Play("skyrl", batch=64, max_staleness_steps=2)
+        play.state.v = play.state.serving = 9
+        starts = [6] * 61 + [9] * 3
+        play.state.done = {number: Group(number, start, start, 9, 0) for number, start in enumerate(starts)}
+        play.collect()
+        assert play.trained == [[3] * 61 + [0] * 3] and sum(play.trained[0]) == 183 and play.fates == []
 
 
 class TestNemoRl:
@@ -255,20 +333,77 @@ class TestNemoRl:
             play.collect()
         assert len(play.trained) == 1 and not play.state.running and play.rules.room(play.state) == 0
 
+    @pytest.mark.parametrize("bound", [1, 2, 4])
+    def test_ideal_patterns(self, bound: int) -> None:
+        """With generation that takes no time (7.3): gated samplers and async_grpo show 0, 1, .., eta, then eta."""
+        knobs = {
+            "nemo-rl:weight_fifo": "max_staleness_versions",
+            "nemo-rl:ready_first": "max_staleness_versions",
+            "nemo-rl:in_order": "max_lookahead_versions",
+        }
+        for name, knob in knobs.items():
+            play = Play(name, batch=4, **{knob: bound})
+            for _ in range(8):
+                play.step()
+            assert [set(ages) for ages in play.trained] == [{min(step, bound)} for step in range(8)], name
+        grpo = Play("nemo-rl:async_grpo", batch=4, max_trajectory_age_steps=bound)
+        while len(grpo.trained) < 8:
+            grpo.finish().collect()
+            if grpo.state.training and not grpo.state.running:
+                grpo.publish()
+        assert [set(ages) for ages in grpo.trained] == [{min(step, bound)} for step in range(8)]
+
+    def test_ready_first_trains_two_stragglers_late(self) -> None:
+        """Measured (7.3): eta = 2, prompts 1 and 2 much slower: lag 5 in step 5 and 6 in step 6, two groups over 2."""
+        play = Play("nemo-rl:ready_first", batch=4, max_staleness_versions=2, max_inflight_prompts=12)
+        for _ in range(5):
+            play.step(but=(1, 2))
+        play.admit().finish(2).finish(but=(1,)).collect().publish()
+        play.admit().finish(1).step()
+        assert [max(ages) for ages in play.trained] == [0, 1, 2, 2, 2, 5, 6]
+        assert sum(age > 2 for ages in play.trained for age in ages) == 2
+
+    def test_a_checkpoint_of_a_wider_gate_is_trained_late(self) -> None:
+        """Measured (7.3): in_order, eta 4, resumed with eta 1 at step 1: 16 groups of v0 for steps 1 to 4."""
+        play = Play("nemo-rl:in_order", batch=4, max_lookahead_versions=1, resumed_from_lookahead=4)
+        assert len(play.state.done) == 16
+        for _ in range(8):
+            play.step()
+        assert [set(ages) for ages in play.trained] == [{1}, {2}, {3}, {4}, {1}, {1}, {1}, {1}]
+
+    def test_a_refit_in_flight_adds_no_age(self) -> None:
+        """Measured (7.3): async_grpo, A = 2, one group slow across a refit: ages 0, 1, 2, 2; it is trained at 2."""
+        play = Play("nemo-rl:async_grpo", batch=4, max_trajectory_age_steps=2, in_flight_weight_updates=True)
+        slow = None
+        while len(play.trained) < 6:
+            if slow is None and play.state.serving == 1 and play.state.running:
+                slow = min(play.state.running)
+            crosses = slow is not None and play.state.serving == 1
+            play.finish(but=(slow,) if crosses and slow is not None else ()).collect()
+            if play.state.training:
+                play.publish()
+        assert [max(ages) for ages in play.trained] == [0, 1, 2, 2, 2, 2]
+
 
 class TestSlime:
     def test_an_aborted_group_ages_with_every_sync(self) -> None:
-        """As in the counterexample (B = 4, T = 6): group 5 is in flight over ten syncs, then waits in the queue.
+        """The counterexample (B = 4, T = 6): group 5 is in flight over ten syncs, ends under v10, behind ten that wait.
 
-        It ends after 11 steps, behind what waits, and is trained in step 12, with its first tokens of v0.
+        That is the third batch from then on: it is trained in step 13, its first tokens are of v0. (Group 4 ends in the
+        second step, so that the queue is as full.)
         """
         play = Play("slime", batch=4, threshold=6)
-        while len(play.trained) < 13:
-            play.admit().finish(but=(5,) if len(play.trained) < 11 else ()).collect()
+        while len(play.trained) < 15:
+            play.admit().finish(but=(4, 5) if not play.trained else (5,))
+            if play.state.v == 10:
+                assert len(play.state.done) == 10
+                play.finish(5)
+            play.collect()
             if play.state.training and play.rules.may_publish(play.state):
                 play.publish()
-        assert [max(ages) for ages in play.trained].index(12) == 12 and play.fates == []
-        assert max(max(ages) for ages in play.trained[:12]) == 3
+        worst = [max(ages) for ages in play.trained]
+        assert worst[13] == 13 and play.fates == []
+        assert max(worst[:13] + worst[14:]) == 3
 
 
 class TestTrl:
@@ -280,6 +415,15 @@ class TestTrl:
         play.publish().collect()  # at v1 the third batch is pulled, 1 old, and the second trains
         play.publish().admit().finish().collect()  # the third trains at v2
         assert play.trained == [[0] * 4, [1] * 4, [2] * 4] and play.fates == []
+
+    def test_a_row_that_does_not_fit_is_checked_two_steps_early(self) -> None:
+        """Token budget, S = 2 (4.6): a row of the first version, pulled at the third one, is trained in step 5: 4."""
+        play = Play("trl:token-budget", batch=1, max_staleness=2, max_inflight_tasks=9)
+        play.admit(5).finish().collect()  # 0 trains, 1 is the next batch, 2 opened the one after it
+        play.publish().collect()  # 1 trains; 3 is pulled, 1 old
+        play.publish().collect()  # 2 trains; 4 is pulled at staleness 2, which is allowed
+        play.admit().finish().publish().collect().publish().collect()
+        assert play.trained[:5] == [[0], [1], [2], [3], [4]]
 
 
 class TestRoll:
@@ -328,6 +472,29 @@ class TestRoll:
                 play.publish()
             assert starts == [{max(0, step - ratio)} for step in range(8)]
 
+    def test_prompts_beyond_the_quota_change_no_start(self) -> None:
+        """test_sync_additional_prompts: R = 0 and a cap of 2: every batch starts in its own step."""
+        play = Play("roll", batch=4, async_generation_ratio=0, is_use_additional_prompts=True)
+        for _ in range(10):
+            play.step()
+        assert play.trained == [[0] * 4] * 10
+
+    def test_one_and_a_half(self) -> None:
+        """R = 1.5, B = 3: the start steps of steps 0 to 2 are 000, 000, 011. Then ROLL stops; the rules go on."""
+        play = Play("roll", batch=3, async_generation_ratio=1.5)
+        for _ in range(3):
+            play.step()
+        assert play.trained == [[0, 0, 0], [1, 1, 1], [2, 1, 1]]
+
+    def test_agentic_weights_every_second_step(self) -> None:
+        """Measured: R = 1, F = 2, four a step, 7 steps: 0: 4, 1: 12, 2: 12; every slot is created a step early."""
+        play = Play("roll:agentic", batch=4, async_generation_ratio=1, model_update_frequency=2)
+        for _ in range(7):
+            while play.rules.room(play.state) > 0:
+                play.admit().finish()
+            play.collect().publish()
+        assert Counter(age for ages in play.trained for age in ages) == {0: 4, 1: 12, 2: 12}
+
 
 class TestPrimeRl:
     @pytest.mark.parametrize(("step", "bound", "kept"), [(6, 2, [3, 4, 5]), (3, 2, [0, 1, 2]), (6, 0, [5])])
@@ -351,6 +518,37 @@ class TestPrimeRl:
         checked = Play("prime-rl", batch=2, max_off_policy_steps=1, max_inflight=9)
         checked.admit(8).finish(0, 1, 2, 3).publish().move("own", "adopt")
         assert ("cancelled", 4) in checked.fates
+
+    def test_the_label_race(self) -> None:
+        """B = 1: a group that opens between the version bump and the pause is labelled one too new: trained at 2."""
+        play = Play("prime-rl", batch=1, max_off_policy_steps=1, label_race=True, max_inflight=3)
+        play.admit(3).finish(0).publish()
+        play.move("own", "adopt").admit(1)  # the counter says 1, the engines serve v0
+        assert (play.state.running[3].label, play.state.running[3].first) == (1, 0)
+        play.move("own", "apply").finish(1).publish()  # it misses the second batch
+        play.move("own", "adopt").move("own", "apply").finish(3)
+        assert play.trained == [[0], [1], [2]] and play.fates == [("cancelled", 2)]  # labelled 0 like 1, it had to go
+
+    def test_the_counter_of_version_0_5(self) -> None:
+        """test_update_off_policy_...: B = 1: a group that saw one change goes at the second; a younger one stays."""
+        play = Play("prime-rl", batch=9, max_off_policy_steps=1, queue_check=False, max_inflight=3)
+        play.state.v = 1
+        play.admit(1).move("own", "adopt").admit(1)
+        assert [group.label for group in play.state.running.values()] == [0, 1]
+        play.state.v = 2
+        play.move("own", "adopt").admit(1)
+        assert play.fates == [("cancelled", 0)] and [g.label for g in play.state.running.values()] == [1, 2]
+
+    def test_bound_0(self) -> None:
+        """PR #3313: 15 steps with B = 0, every one of staleness 0."""
+        play = Play("prime-rl", batch=2, max_off_policy_steps=0, max_inflight=5)
+        while len(play.trained) < 15:
+            play.admit()
+            if play.state.running:
+                play.finish(next(iter(play.state.running)))
+            if play.state.training:
+                play.publish().move("own", "adopt")
+        assert {age for ages in play.trained for age in ages} == {0} and play.fates
 
 
 class TestOpenrlhf:
@@ -404,6 +602,20 @@ class TestDressage:
         play.collect().publish()
         assert play.trained == [[0], [1], [2], [3]] and play.fates == []
 
+    def test_what_a_batch_leaves_is_collected_next(self) -> None:
+        """tests/test_partial_async_rollout.py: four completed, a target of two: 0 and 1, then 2 and 3."""
+        play = Play("dressage", batch=2)
+        play.state.done = {number: Group(number, 0, 0, 0, 0) for number in range(4)}
+        assert list(play.collect().state.done) == [2, 3]
+        assert [group.id for group in play.collect().state.held] == [2, 3]
+
+    def test_only_the_end_label_counts(self) -> None:
+        """tests/test_fully_async_rollout.py: keep 1, tokens of "old" and "new": accepted. "new" came last."""
+        play = Play("dressage", batch=1, dressage_staleness_keep_versions=1)
+        play.state.v = play.state.serving = 1
+        play.state.done = {0: Group(0, 0, 0, 1, 0)}
+        assert play.collect().trained == [[1]]
+
 
 class TestPsrl:
     @pytest.mark.parametrize("bound", [1, 2])
@@ -419,6 +631,17 @@ class TestPsrl:
                 play.finish(late).collect()
             play.publish().move("own", "pull")
         assert len(play.trained) == 10 and max(max(ages) for ages in play.trained) <= bound
+
+    def test_a_later_turn_without_a_version(self) -> None:
+        """The guide's violation (4): a turn of group 2 goes to the instance that lags: its place, 1, is in reach of v0.
+
+        Then group 1 ends first and takes that place; group 2 is moved to the next one, and trained at 2.
+        """
+        play = Play("psrl:native-multi-turn", batch=1, staleness=1)
+        play.admit(1).finish(0).collect().publish().move("own", "pull").admit(2)
+        assert [group.target for group in play.state.running.values()] == [2, 1]
+        play.move("own", "turn 2").finish(1).finish(2).collect().publish().collect()
+        assert play.trained == [[0], [0], [2]]
 
 
 class TestDryRun:

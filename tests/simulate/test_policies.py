@@ -331,6 +331,20 @@ class TestPrimeRl:
         # Batches 1 and 2 are shipped at version 0; batch 3 needs version 1.
         assert state.marks["shipped"] == (2,) and rules.room(state) == 0 and len(state.done) == 1
 
+    def test_the_pool_grows_by_a_tenth_of_its_cap(self) -> None:
+        """Cap 200: 20 in five seconds. What finishes may be replaced; a cancelled one is not given back (4.1, 1b)."""
+        rules = policy("prime-rl", batch=99, max_inflight=200)
+        apply(rules, state := initial(rules), ("admit", rules.room(state)))
+        assert len(state.running) == 20 and rules.room(state) == 0
+        apply(rules, state, ("finish", 0))
+        assert rules.room(state) == 1
+        state.stop(state.running[1])
+        assert rules.room(state) == 1
+        rules.polled(state, Load(18, 0, 0.1, 0, 9999))
+        assert rules.room(state) == 20
+        small = policy("prime-rl", batch=99, max_inflight=30)
+        assert small.room(initial(small)) == 8
+
 
 class TestPrimeRlCap:
     """The guide's 4.1, rule 5."""

@@ -106,6 +106,17 @@ class TestVerdicts:
         assert prove(small, 1).whole.stuck is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("bound", [0, 1, 2, 3])
+def test_small_bounds_are_decided(name: str, bound: int) -> None:
+    """Whether the bound holds, and if it does not, the true limit: the defaults get there."""
+    if name.startswith("openrlhf") and bound == 0:
+        return  # no knob of OpenRLHF stands for it
+    proof = prove(build(name, bound=bound, small=True), bound)
+    assert proof.strict is not None and proof.limit is not None
+
+
 @pytest.mark.parametrize("name", [name for name in POLICIES if name != "dressage"])
 def test_the_horizon_changes_nothing(name: str) -> None:
     """Ages beyond what is asked for are alike to every rule, so looking further finds the same."""

@@ -75,6 +75,9 @@ class Outcome:
         }
 
 
+_NOTHING: dict[int, int] = {}
+
+
 class _Driver:
     def __init__(self, run: DryRun) -> None:
         self._run = run
@@ -92,6 +95,8 @@ class _Driver:
             elif not self._go(None):
                 self.outcome.stalled = True
                 break
+        for instance in self._instances:
+            instance.settle()
         return self.outcome
 
     def _admit(self) -> None:
@@ -110,7 +115,8 @@ class _Driver:
             self._note("admit", request)
 
     def _note(self, what: str, request: Request) -> None:
-        self.outcome.events.append((self._now, what, request, dict(request.made)))
+        # Nothing is made before "admit" nor after anything else, so no copy is needed.
+        self.outcome.events.append((self._now, what, request, _NOTHING if what == "admit" else request.made))
 
     def _go(self, deadline: float | None) -> bool:
         """Run the instances to a deadline, or until a batch is complete; False if nothing could happen."""
@@ -124,7 +130,7 @@ class _Driver:
             if deadline is not None and end > deadline:
                 break
             moved = True
-            ended = self._instances[number].carry_out(plan, control.engine)
+            ended = self._instances[number].carry_out(plan)
             if not ended:
                 continue
             self._now = end
@@ -158,7 +164,7 @@ class _Driver:
     def _align(self, now: float) -> None:
         for instance in self._instances:
             if instance.clock < now:
-                instance.advance(now, self._loop.engine)
+                instance.advance(now)
 
     def _train(self, batch: list[Request]) -> None:
         run, control, start = self._run, self._loop, self._now
@@ -170,6 +176,8 @@ class _Driver:
         # The weights of this step exist, and serve, from its start on.
         control.version += 1
         expired = control.updated()
+        for instance in self._instances:
+            instance.serve(control.engine)
         self.outcome.expired.append(len(expired))
         for request in expired:
             self._expire(request)

@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(eq=False)
 class Request:
-    """A request. ``version``: that of the engines at admission (v_traj); ``made``: tokens by version."""
+    """A request. ``version``: that of the engines at admission (v_traj); ``made``: tokens by version, once settled."""
 
     rid: int
     target: int
@@ -63,7 +63,12 @@ class Request:
     instance: int = 0
     aborts: int = 0
     completed: float | None = None
+    settled: int = 0
     made: dict[int, int] = field(default_factory=dict)
+
+    def size(self) -> int:
+        """Return its tokens of prompt and response."""
+        return self.prompt + self.generated
 
     def oldest(self) -> int:
         """Return the version of its oldest token."""
@@ -73,11 +78,11 @@ class Request:
         """Return the version of its newest token."""
         return max(self.made, default=self.version)
 
-    def gain(self, tokens: int, version: int) -> None:
-        """Make tokens."""
-        if tokens:
-            self.generated += tokens
-            self.made[version] = self.made.get(version, 0) + tokens
+    def settle(self, version: int) -> None:
+        """Note that what was generated since the last time is of this version."""
+        if self.generated > self.settled:
+            self.made[version] = self.made.get(version, 0) + self.generated - self.settled
+            self.settled = self.generated
 
 
 @dataclass
@@ -98,6 +103,8 @@ class Instance:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self._blocks = 0  # that its requests need in the end
+        self._context = 0  # tokens of all that run
+        self._version = 0  # that is served
         self._planned: Plan | None = None  # what ``plan`` said last, while nothing has changed
 
     def add(self, request: Request) -> None:
@@ -122,8 +129,20 @@ class Instance:
         for place in (self.waiting, self.running):
             if request in place:
                 place.remove(request)
+                self._context -= request.size() if place is self.running else 0
+                request.settle(self._version)
                 self._blocks -= self._limits.blocks(request)
                 self._planned = None
+
+    def serve(self, version: int) -> None:
+        """Go on with other weights."""
+        self.settle()
+        self._version = version
+
+    def settle(self) -> None:
+        """Settle all requests that it has."""
+        for request in (*self.running, *self.waiting):
+            request.settle(self._version)
 
     def active(self) -> int:
         """Return how many requests it has."""
@@ -139,18 +158,20 @@ class Instance:
         if self.waiting:
             still = [request for request in self.waiting if request.prefilled < request.prompt + request.generated]
             if len(still) < len(self.waiting):
-                self.running += [r for r in self.waiting if r.prefilled >= r.prompt + r.generated]
+                joining = [r for r in self.waiting if r.prefilled >= r.prompt + r.generated]
+                self.running += joining
+                self._context += sum(map(Request.size, joining))
                 self.waiting = still
         if not self.waiting and not self.running:
             return None
-        context = sum(request.prompt + request.generated for request in self.running)
+        context = self._context
         if not self.waiting:
-            steps = min(request.target - request.generated for request in self.running)
+            steps = self._shortest()
             return Plan(self.clock + self._cost.run(steps, len(self.running), context), steps, [])
         budget = self._budget - min(len(self.running), self._budget)
         chunks: list[tuple[Request, int]] = []
         places = self._limits.max_concurrency
-        started = len(self.running) + sum(request.prefilled > 0 for request in self.waiting)
+        started = 0 if places is None else len(self.running) + sum(request.prefilled > 0 for request in self.waiting)
         for request in sorted(self.waiting, key=_ORDER):
             chunk = min(request.prompt + request.generated - request.prefilled, budget)
             begins = request.prefilled == 0
@@ -162,14 +183,18 @@ class Instance:
         tokens = min(len(self.running), self._budget) + sum(chunk for _, chunk in chunks)
         return Plan(self.clock + self._cost.once(tokens, context), 1, chunks)
 
-    def carry_out(self, plan: Plan, version: int) -> list[Request]:
+    def _shortest(self) -> int:
+        """Return after how many steps the first running request ends."""
+        return min([request.target - request.generated for request in self.running])
+
+    def carry_out(self, plan: Plan) -> list[Request]:
         """Make a planned event happen; return what completed, in running order."""
         mixed = bool(self.waiting)
         decoding = self.running[: self._budget] if mixed else self.running
         steps = plan.steps
-        for request in decoding if steps else ():  # ``gain``, without a call: this is where the time goes
+        for request in decoding:
             request.generated += steps
-            request.made[version] = request.made.get(version, 0) + steps
+        self._context += steps * len(decoding)
         for request, chunk in plan.chunks:
             request.prefilled += chunk
         self.clock = plan.end
@@ -177,24 +202,27 @@ class Instance:
         ended = [request for request in self.running if request.generated >= request.target]
         if ended:
             self.running = [request for request in self.running if request.generated < request.target]
+            for request in ended:
+                request.settle(self._version)
             self._blocks -= sum(map(self._limits.blocks, ended))
+            self._context -= sum(map(Request.size, ended))
         return ended
 
-    def advance(self, now: float, version: int) -> None:
+    def advance(self, now: float) -> None:
         """Go on to ``now`` in whole steps; what is left of the time is lost."""
         if not self.waiting and self.running:
-            context = sum(request.prompt + request.generated for request in self.running)
             left = now - self.clock
             # A completion is an event of its own, also where it would fall on this very time.
-            low, high = 0, max(0, min(request.target - request.generated for request in self.running) - 1)
+            low, high = 0, max(0, self._shortest() - 1)
             while low < high:
                 middle = (low + high + 1) // 2
-                if self._cost.run(middle, len(self.running), context) <= left:
+                if self._cost.run(middle, len(self.running), self._context) <= left:
                     low = middle
                 else:
                     high = middle - 1
             for request in self.running:
-                request.gain(low, version)
+                request.generated += low
+            self._context += low * len(self.running)
         self.clock = now
         self._planned = None
 
@@ -202,6 +230,7 @@ class Instance:
         """Abort everything; tokens are kept, caches are not."""
         self.waiting = [*self.running, *self.waiting]
         self.running = []
+        self._context = 0
         for request in self.waiting:
             request.prefilled = 0
             request.aborts += 1

@@ -59,7 +59,7 @@ POLICIES: Mapping[str, Preset] = MappingProxyType(
         "nemo-rl:in_order": Preset(InOrder),
         "nemo-rl:async_grpo": Preset(AsyncGrpo),
         "psrl": Preset(Psrl),
-        "psrl:retag": Preset(Psrl, {"retag": True}),
+        "psrl:retag": Preset(Psrl, {"retag": True}, small={"batch": 1}),
         "psrl:native-multi-turn": Preset(Psrl, {"native_multi_turn": True}, small={"batch": 1}),
         "deadline": Preset(Deadline),
     }

@@ -18,14 +18,16 @@ class PrimeRl(Policy):
     """A dispatcher with a gate, a sweep of everything that waits, and batches shipped at most one version early.
 
     A group here is one trace. ``max_inflight`` caps them; with ``adaptive`` it is the ceiling of a cap that follows the
-    engines (4.1, rule 5), and the knobs beside it matter, which the prover leaves aside. ``queue_check``: traces that
-    wait are checked (since PR #3313); without it only version changes in flight count. ``label_race``: the version
-    counter moves before the engines have the weights (between PR #3050 and #3385), so what starts in between is
-    labelled one too new. Left out: the limit on how quickly the pool may grow, and episodes for evaluation.
+    engines (4.1, rule 5), and the knobs beside it matter. Within five seconds the pool grows by a tenth of the cap, or
+    ``min_burst`` if that is more (rule 1b; 0: without limit). Both take a clock, so the prover leaves them aside, which
+    only adds schedules. ``queue_check``: traces that wait are checked (since PR #3313); without it only version changes
+    in flight count. ``label_race``: the version counter moves before the engines have the weights (between PR #3050 and
+    #3385), so what starts in between is labelled one too new. Left out: episodes for evaluation.
     """
 
     max_off_policy_steps: int = 8
     max_inflight: int = 1024
+    min_burst: int = 8
     queue_check: bool = True
     label_race: bool = False
     broadcast_s: float = 1.0
@@ -35,7 +37,7 @@ class PrimeRl(Policy):
     seq_len: int = 2048
 
     prompt = True
-    small: ClassVar[Mapping[str, Any]] = {"max_inflight": 3, "batch": 1}
+    small: ClassVar[Mapping[str, Any]] = {"max_inflight": 3, "min_burst": 0, "batch": 1}
 
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
@@ -49,26 +51,36 @@ class PrimeRl(Policy):
     def start(self, state: State) -> None:
         """``shipped`` is progress.step - 1, ``policy`` the version counter of the orchestrator."""
         state.marks |= {"shipped": (0,), "policy": (0,)}
-        state.counts |= {"gate": 1, "applying": 0}
+        state.counts |= {"gate": 1, "applying": 0, "burst": 0}
         if self.adaptive:
             start_cap(state, self.initial_inflight or self.min_inflight)
 
     def room(self, state: State) -> int:
-        """L1: the gate is open and the cap leaves room (4.1, rule 1)."""
+        """L1: the gate is open, and the cap and the growth of the pool leave room (4.1, rule 1)."""
         cap = int(cap_of(state)) if self.adaptive else self.max_inflight
-        return cap - len(state.running) if state.counts["gate"] else 0
+        room = cap - len(state.running) if state.counts["gate"] else 0
+        return min(room, max(self.min_burst, cap // 10) - state.counts["burst"]) if self.min_burst else room
+
+    def admitted(self, state: State, group: Group) -> None:
+        """The pool grows."""
+        if self.min_burst:
+            state.counts["burst"] += 1
 
     def finished(self, state: State, group: Group) -> None:
-        """The adaptive cap grows with what finishes."""
+        """What finishes makes room in the pool, and lets the adaptive cap grow."""
+        state.counts["burst"] = max(0, state.counts["burst"] - 1)
         if self.adaptive:
             grow(state, self.max_inflight)
 
     def polls(self) -> float:
-        """The adaptive cap looks at the engines every five seconds."""
-        return POLL_S if self.adaptive else 0.0
+        """The adaptive cap looks at the engines every five seconds; the pool's growth is counted over as long."""
+        return POLL_S if self.adaptive or self.min_burst else 0.0
 
     def polled(self, state: State, load: Load) -> None:
-        """Set the cap by what the engines say; the excess is cancelled, youngest first."""
+        """Count growth anew; set the cap by what the engines say; the excess is cancelled, youngest first."""
+        state.counts["burst"] = 0
+        if not self.adaptive:
+            return
         if not state.counts["polled"] and self.initial_inflight is None:
             derived = load.kv_tokens // self.seq_len
             start_cap(state, max(self.min_inflight, min(derived, self.max_inflight)))

@@ -26,6 +26,8 @@ class Roll(Policy):
     is_use_additional_prompts: bool = False
     max_additional_running_prompts: int = 16
 
+    sorted_done = True  # batches are chosen by start step, and prompts of one start step have one serving version
+
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
         """R is the bound where weights are pushed every step."""
@@ -37,7 +39,7 @@ class Roll(Policy):
 
     def horizon(self) -> int:
         """Start steps are compared with the window only."""
-        return self.window() + 1
+        return self.window()
 
     def start(self, state: State) -> None:
         """The quota after the first advance, less what runs in it and what was completed."""
@@ -127,7 +129,7 @@ class RollAgentic(Policy):
 
     def horizon(self) -> int:
         """Create steps are compared with the window only."""
-        return self.async_generation_ratio + 1
+        return self.async_generation_ratio
 
     def start(self, state: State) -> None:
         """R batches of slots, then one more, all created at the first step (rule 1)."""

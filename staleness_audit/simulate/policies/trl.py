@@ -24,7 +24,7 @@ class Trl(Policy):
     max_inflight_tasks: int = -1
     queue_maxsize: int = 1024
 
-    small: ClassVar[Mapping[str, Any]] = {"queue_maxsize": 3, "batch": 1}
+    small: ClassVar[Mapping[str, Any]] = {"queue_maxsize": 3, "batch": 1, "max_inflight_tasks": 2}
 
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Trl(Policy):
 
     def horizon(self) -> int:
         """Labels are compared with the knob only."""
-        return self.max_staleness + 1
+        return self.max_staleness
 
     def room(self, state: State) -> int:
         """L1: free slots, whatever waits, until the queue is full (4.1)."""
