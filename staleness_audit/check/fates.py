@@ -45,13 +45,27 @@ def _pending(by_fate: Mapping[str, Interval], openings: Openings) -> Interval:
     return pending.open_above(openings.any or "pending" in openings.unseen)
 
 
+_LEFT_OVER = frozenset({"pending:", "unknown:", "lost:unknown"})
+"""Fates of trajectories of which nothing says what ended them: one of them may be one whose training went unread."""
+
+
+def _counted_twice(classes: Classes, missing: str, known: str) -> int:
+    """At most how much both the unidentified rest of the steps and trajectories left over may stand for."""
+    rest: int = sum(row[missing] for row in classes.residual)
+    left: int = sum(row[known] for row in classes.fates if _LEFT_OVER & set(row["fates"]))
+    return min(rest, left)
+
+
 def trajectory_fates(
     classes: Classes, openings: Openings, per_step: Mapping[Any, Any], *, replay: bool
 ) -> dict[str, Any]:
     """Return the ``trajectories`` block: distinct trajectories by what became of them, as intervals."""
     by_fate = _by_fate(classes, "trajectories_lo", "trajectories_hi")
     least = (
-        by_fate.get("trained:", NOTHING).lo if openings.undone else sum(row["trajectories_lo"] for row in classes.fates)
+        by_fate.get("trained:", NOTHING).lo
+        if openings.undone
+        else sum(row["trajectories_lo"] for row in classes.fates)
+        - _counted_twice(classes, "distinct_lo", "trajectories_lo")
     )
     trained = by_fate.get("trained:", NOTHING)
     # The members of one step are distinct, whoever they are; without replay those of all steps are.
@@ -99,7 +113,10 @@ def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any
         ),
     )
     surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
-    generated = Interval(sum(row["tokens_lo"] for row in surely), sum_open(row["tokens_hi"] for row in classes.fates))
+    twice = 0 if openings.undone else _counted_twice(classes, "loss_lo", "tokens_lo")
+    generated = Interval(
+        sum(row["tokens_lo"] for row in surely) - twice, sum_open(row["tokens_hi"] for row in classes.fates)
+    )
     return {
         "generated": generated.open_above(openings.any or bool(openings.unseen)),
         "trained": trained.open_above(openings.training),
