@@ -523,6 +523,7 @@ def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str
         "parser": choice.parser.name,
         "parser_version": choice.parser.version,
         "detected_by": list(choice.detection.evidence),
+        "assume": dict(run.assume),
         "facts": _plain(facts),
         "figures": [[figure.raw_name, figure.measures] for figure in choice.parser.card.figures],
     }

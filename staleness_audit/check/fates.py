@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from staleness_audit.check.classes import Classes, Rows, sum_open
+from staleness_audit.check.classes import Classes, sum_open
 from staleness_audit.check.intervals import NOTHING, Interval, total
 from staleness_audit.check.openings import Openings
 
@@ -128,33 +128,3 @@ def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any
         "pending": _pending(by_fate, openings),
         "unaccounted": by_fate.get("unknown:", NOTHING).open_above(openings.any),
     }
-
-
-def check_conservation(tokens: dict[str, Any], openings: Openings, diagnostics: Rows) -> None:
-    """Add a diagnostic if the parts cannot add up to what was generated: then the rebuild is wrong, and the audit says so."""
-    parts = total(
-        [
-            tokens["trained_distinct"],
-            tokens["masked"],
-            tokens["pending"],
-            tokens["unaccounted"],
-            *(count for kind in ("dropped", "cancelled", "lost") for count in tokens[kind].values()),
-        ]
-    )
-    generated = tokens["generated"]
-    too_many = generated.hi is not None and parts.lo is not None and parts.lo > generated.hi
-    too_few = parts.hi is not None and generated.lo is not None and parts.hi < generated.lo
-    if too_many or too_few:
-        diagnostics.insert(
-            0,
-            {
-                "source": None,
-                "line": None,
-                "locator": None,
-                "severity": "error",
-                "code": "tokens-not-conserved",
-                "message": f"The parts of the generated tokens ({parts.lo} to {parts.hi}) do not add up to all ({generated.lo} to "
-                f"{generated.hi}); please report this with the run.",
-                "opens": "training",
-            },
-        )

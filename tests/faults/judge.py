@@ -23,7 +23,7 @@ from staleness_audit.errors import AuditError
 from staleness_audit.rebuild import rebuild
 
 SECONDS = 60
-"""More than any audit of these cases may take."""
+"""Of processor time: more than any audit of these cases may take."""
 KINDS = {"count", "tokens", "versions"}
 BLOCKS = {"run", "staleness", "violations", "trajectories", "tokens"}
 GROWS_AND_FALLS = ("mean", "max", "pending", "unknown", "unaccounted", "lost")
@@ -146,12 +146,12 @@ def excluded(whole: Mapping[str, Any], damaged: Mapping[str, Any], *, early: boo
 @contextmanager
 def _bounded_time() -> Iterator[None]:
     def late(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s")
+        raise TimeoutError(f"more than {SECONDS} s of processor time")
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECONDS)
+    before = signal.signal(signal.SIGPROF, late)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
