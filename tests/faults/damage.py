@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import random
 import re
@@ -33,7 +34,8 @@ class Damage:
     """A kind of damage.
 
     ``visible``: what is left is no sound file of its format, so if any figure changes, a diagnostic must name the file.
-    ``early``: the logs end early, so there may have been more than they say. ``forges``: what it leaves can be a
+    ``early``: the logs end early, so there may have been more than they say. ``shortens``: so they do where the file
+    is the run's only one. ``forges``: what it leaves can be a
     record that could be true, so nothing needs to betray it.
     """
 
@@ -42,6 +44,12 @@ class Damage:
     visible: bool = False
     early: bool = False
     forges: bool = False
+    shortens: bool = False
+
+    def ends_early(self, run: Path) -> bool:
+        """Whether nothing that is left of the run can tell how it went on."""
+        records = [path for path in run.rglob("*") if path.is_file() and plain_name(path).suffix not in WRITTEN_WHOLE]
+        return self.early or (self.shortens and len(records) == 1)
 
 
 def plain_name(path: Path) -> Path:
@@ -194,14 +202,14 @@ def _is_pickle(path: Path) -> bool:
 
 
 def _renamed(name: str, damage: Damage) -> Damage:
-    return Damage(name, damage.inflict, damage.visible, damage.early, damage.forges)
+    return dataclasses.replace(damage, name=name)
 
 
 DAMAGES: tuple[Damage, ...] = (
-    _one(content.cut_mid_line, is_text),
-    _one(content.cut_at_line_end, is_text),
-    _one(content.cut_mid_record, is_text),
-    _one(content.emptied, anything),
+    _one(content.cut_mid_line, is_text, shortens=True),
+    _one(content.cut_at_line_end, is_text, shortens=True),
+    _one(content.cut_mid_record, is_text, shortens=True),
+    _one(content.emptied, anything, shortens=True),
     _one(content.cut_mid_member, _is_zip, visible=True),
     _renamed("cut_pickle", _one(content.cut_anywhere, _is_pickle, visible=True)),
     _renamed("cut_compressed", _one(content.cut_anywhere, is_packed, packed=False, visible=True)),
@@ -217,7 +225,7 @@ DAMAGES: tuple[Damage, ...] = (
     _one(content.repeat_line, is_text, forges=True),
     _one(content.repeat_block, is_text, forges=True),
     _one(content.shuffle_near, is_text),
-    _one(content.shuffle_all, is_text),
+    _one(content.shuffle_all, is_text, forges=True),
     _one(content.interleave, is_text),
     _one(content.flip_bytes, is_readable),
     _renamed("flip_binary", _one(content.flip_bytes, is_binary, forges=True)),

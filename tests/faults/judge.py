@@ -85,11 +85,12 @@ class Judgement:
 
 def judge(case: Case, damage: Damage, wound: Wound) -> Judgement:
     """Audit the damaged copy of a case."""
+    early = damage.ends_early(case.work / "run")
     try:
         with _bounded_time():
             built = rebuild(load(case.work / "run", tables=case.work / "tables"))
             data = check(built, 1)
-            errors = [] if damage.forges else list(unsound(built, case.truth, early=damage.early))
+            errors = [] if damage.forges else list(unsound(built, case.truth, early=early))
     except AuditError as refusal:
         text = str(refusal)
         errors = [] if "\n" not in text and text.rstrip().endswith((".", ")")) else [f"no sentence: {text}"]
@@ -101,7 +102,7 @@ def judge(case: Case, damage: Damage, wound: Wound) -> Judgement:
         return Judgement(case.name, damage.name, wound, "wrong", [f"{type(error).__name__}: {error}\n{where}"])
     changed = figures(data) != figures(case.whole)
     if not damage.forges:
-        errors += excluded(case.whole, data, early=damage.early)
+        errors += excluded(case.whole, data, early=early)
     if damage.visible and changed and not _named(data, wound):
         errors.append(f"no diagnostic names {wound.files[0]}")
     said = "; ".join(sorted({f"{item['code']}({item['opens']})" for item in data["diagnostics"]["items"]}))

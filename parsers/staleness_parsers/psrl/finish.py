@@ -330,7 +330,7 @@ def _remark(story: Story, sink: Sink) -> None:
     ]
     if story.requests and untraced:
         message = (
-            f"{len(untraced)} trained requests are not in the gateway's trace: lines of it are lost, and others may be; "
+            f"{len(untraced)} trained requests are not in the gateway's trace: lines of it are lost, perhaps others; "
             "restore the file."
         )
         first = next(iter(story.requests.values())).first

@@ -119,6 +119,24 @@ class Process:
         return int(sum(sizes)) if len(sizes) == usual[0][0] else None
 
     @property
+    def torn(self) -> int | None:
+        """Return the first number or rollout whose line is missing inside its console; None if none is known to be.
+
+        Lines of a kind that bears a number come with each number. A training has a line of its end if the others have.
+        """
+        numbers: dict[str, set[int]] = {}
+        for line in self.lines:
+            if line["kind"] in _MANAGER_IDS | _TRAINER_IDS and line["rollout"] is not None:
+                numbers.setdefault(line["kind"], set()).add(line["rollout"])
+        lost = [min(set(range(min(ids), max(ids))) - ids, default=None) for ids in numbers.values()]
+        last = max(self.trains, default=None)
+        inside = {rollout: train for rollout, train in self.trains.items() if rollout != last}
+        unended = [rollout for rollout, train in inside.items() if train.end_line is None]
+        lost += unended if 2 * len(unended) < len(inside) else []
+        lost += [min(set(range(min(self.trains), last)) - self.trains.keys(), default=None)] if last is not None else []
+        return min((number for number in lost if number is not None), default=None)
+
+    @property
     def critic_only(self) -> set[int]:
         """Rollouts in which only the critic was trained."""
         return {rollout for rollout, train in self.trains.items() if train.critic_only}
