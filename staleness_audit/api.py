@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,12 +13,14 @@ import duckdb
 import polars as pl
 
 from staleness_audit import plugins
+from staleness_audit.check.baseline import read_documents
 from staleness_audit.check.checker import check
 from staleness_audit.check.gate import Gate
 from staleness_audit.check.story import Story, tell
+from staleness_audit.check.verify import Difference, differences, is_same
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
-from staleness_audit.ingest import Dataset, default_tables, ingest
+from staleness_audit.ingest import Dataset, cache_folder, default_tables, ingest
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
 from staleness_audit.report.terminal.words import interval
 from staleness_audit.tables import SCHEMAS
@@ -94,9 +97,90 @@ def audit(
     dataset = load(path, framework=framework, tables=tables, assume=assume, progress=progress)
     rebuilt = rebuild(dataset, steps, progress)
     data = check(rebuilt, bound, gate=gate, worst=worst)
+    data["options"] = {
+        "bound": bound,
+        "steps": list(steps),
+        "assume": dict(dataset.manifest.get("assume", {})),
+        "worst": worst,
+    }
     if steps != (None, None) and not data["per_step"]:
         _refuse_no_steps(dataset, steps)
     return AuditResult(rebuilt, data)
+
+
+def verify(audit_file: str | Path, path: str | Path, *, progress: Progress | None = None) -> Verification:
+    """Derive an audit again from a run, with the format and the options that it records, and compare.
+
+    Args:
+        audit_file: what ``audit --format json`` wrote. Of several audits it is the one of this path.
+        path: the run's directory or file. Its tables are made afresh: no cache is trusted.
+        progress: called with (done, total, what).
+
+    Raises:
+        AuditError: the file holds no audit of this run, or the run cannot be audited.
+    """
+    recorded = _recorded(Path(audit_file), Path(path))
+    options = recorded.get("options") or {}
+    bound = recorded["bound"]["value"] if recorded["bound"].get("source") == "cli" else None
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=cache_folder()) as folder:
+        first, last = options.get("steps") or (None, None)
+        derived = audit(
+            path,
+            bound,
+            framework=str(recorded["run"]["parser"]).rpartition(" ")[0],
+            steps=(first, last),
+            tables=Path(folder) / "tables",
+            worst=options.get("worst", 10),
+            assume=options.get("assume"),
+            progress=progress,
+        ).data
+    return Verification(recorded, derived, tuple(differences(recorded, derived)))
+
+
+def _recorded(file: Path, path: Path) -> Mapping[str, Any]:
+    """Return the audit in a file; of several the one of this path. ``AuditError`` if its options are none."""
+    documents = read_documents(file)
+    if len(documents) > 1:
+        documents = [each for each in documents if Path(each["run"]["path"]) == path.resolve()]
+    if len(documents) != 1:
+        raise AuditError(f"{file}: holds {len(documents)} audits of {path}; give a file with one.")
+    recorded = documents[0]
+    options = recorded.get("options") or {}
+    steps = options.get("steps") or [None, None]
+    sound = (
+        isinstance(recorded["run"].get("parser"), str)
+        and isinstance(recorded["bound"].get("value"), int | None)
+        and isinstance(steps, list)
+        and len(steps) == 2
+        and all(isinstance(number, int | None) for number in [*steps, options.get("worst", 10)])
+        and isinstance(options.get("assume", {}), dict)
+    )
+    if not sound:
+        raise AuditError(f"{file}: its run.parser, bound or options are not what `audit` writes; audit the run anew.")
+    return recorded
+
+
+@dataclass(frozen=True)
+class Verification:
+    """An audit as ``recorded`` and as ``derived`` again, and where they differ."""
+
+    recorded: Mapping[str, Any]
+    derived: Mapping[str, Any]
+    differences: tuple[Difference, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether the audit holds: nothing but versions of tool or parser differs."""
+        return is_same(self.differences)
+
+    def json(self) -> dict[str, Any]:
+        """Return what ``verify --format json`` prints."""
+        return {
+            "schema": "staleness-verify/1",
+            "same": self.same,
+            "verdict": {"recorded": self.recorded["verdict"], "derived": self.derived["verdict"]},
+            "differences": [difference.json() for difference in self.differences],
+        }
 
 
 def _refuse_no_steps(dataset: Dataset, steps: Steps) -> None:

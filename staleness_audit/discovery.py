@@ -106,14 +106,18 @@ class RunFiles:
         return sorted((file for file in self.files if regex.match(file.name)), key=lambda file: natural(file.name))
 
     def open(self, source: str) -> BinaryIO:
-        """Open a file for reading its decompressed bytes; raises ``UnreadableInput`` if it cannot be opened."""
+        """Open a file for reading its decompressed bytes; damage raises ``OSError`` or ``EOFError`` later.
+
+        Raises:
+            UnreadableInput: it cannot be opened.
+        """
         file = self.file(source)
         try:
             raw = file.path.open("rb")
         except OSError as error:
             raise UnreadableInput(f"{file.path}: cannot be read ({error.strerror}); check its permissions.") from error
         if file.source.endswith(".gz"):
-            return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
+            return _GzipFile(fileobj=raw)  # type: ignore[return-value]
         if file.source.endswith(".zst"):
             return _ZstdFile(raw)  # type: ignore[return-value]
         return raw
@@ -125,7 +129,7 @@ class RunFiles:
             with self.open(source) as stream:
                 while len(found) < size and (part := stream.read(min(size - len(found), _HEAD_STEP))):
                     found += part
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+        except (OSError, EOFError, UnreadableInput):
             return bytes(found)
         return bytes(found)
 
@@ -134,7 +138,7 @@ class RunFiles:
         try:
             with self.open(source) as stream:
                 stream.read(_HEAD_STEP)
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+        except (OSError, EOFError, UnreadableInput):
             return True
         return False
 
@@ -195,8 +199,27 @@ class RunFiles:
         return last.digest
 
 
+class _GzipFile(gzip.GzipFile):
+    """A gzip file that raises ``OSError`` for all damage within its data."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except zlib.error as error:
+            raise OSError(str(error)) from error
+
+    def read1(self, size: int = -1) -> bytes:
+        try:
+            return super().read1(size)
+        except zlib.error as error:
+            raise OSError(str(error)) from error
+
+
 class _ZstdFile(io.RawIOBase):
-    """A Zstandard file that raises ``EOFError`` where its data is cut, instead of ending there as if it were whole."""
+    """A Zstandard file that raises ``EOFError`` where its data is cut, and ``OSError`` for other damage within it.
+
+    The library's own stream would end where its data is cut, as if it were whole.
+    """
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -206,7 +229,10 @@ class _ZstdFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count: int = self._stream.readinto(buffer)
+        try:
+            count: int = self._stream.readinto(buffer)
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
         if not count and len(buffer) and not _is_whole_zstd(self._raw):
             raise EOFError("the file ended before the end of a Zstandard frame")
         return count
@@ -216,7 +242,10 @@ class _ZstdFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go forward by decompressing; ``OSError`` for going back."""
-        position: int = self._stream.seek(offset, whence)
+        try:
+            position: int = self._stream.seek(offset, whence)
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from error
         return position
 
     def tell(self) -> int:
@@ -398,7 +427,7 @@ def _longer(one: RunFile, other: RunFile) -> RunFile | None:
                     return one if len(a) > len(b) else other
                 if not a:
                     return one
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, UnreadableInput):
+    except (OSError, EOFError, UnreadableInput):
         return None
 
 

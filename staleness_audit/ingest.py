@@ -40,10 +40,12 @@ from staleness_audit.engine import connect, create_view, scan
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.limits import limits
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
+from staleness_audit.readers.lines import is_garbled
 from staleness_audit.sink import PartWriter
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 2
+_LOG_SUFFIXES = frozenset({".log", ".jsonl", ".txt", ".out", ".err"})
 PROCESSES_FROM_BYTES = 256 << 20
 
 Progress = Callable[[int, int, str], None]
@@ -424,6 +426,15 @@ def join_units(
             source=source,
             opens="training" if holds else None,
         )
+    for source in _no_text(run, read):
+        sink.diagnose(
+            "warning",
+            "file-garbled",
+            "Not read: by its name it is text, but its first bytes are none (another encoding, or zeros); "
+            "restore the file.",
+            source=source,
+            opens="training",
+        )
     for left, instead in _left_for_another(run, read):
         sink.diagnose(
             "error",
@@ -444,6 +455,13 @@ def _could_hold_logs(run: RunFiles, source: str, inputs: Collection[str]) -> boo
     suffixes = {Path(run.file(read).name).suffix for read in inputs}
     suffix = Path(source.removesuffix(".gz").removesuffix(".zst")).suffix
     return suffix in suffixes or (run.root / source).is_dir()
+
+
+def _no_text(run: RunFiles, inputs: Collection[str]) -> Iterator[str]:
+    """Yield files that no unit reads, are named like logs and begin with what is no text: no parser can know them."""
+    for file in run.files:
+        if file.source not in inputs and Path(file.name).suffix in _LOG_SUFFIXES and is_garbled(run.head(file.source)):
+            yield file.source
 
 
 def _left_for_another(run: RunFiles, inputs: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -505,6 +523,7 @@ def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str
         "parser": choice.parser.name,
         "parser_version": choice.parser.version,
         "detected_by": list(choice.detection.evidence),
+        "assume": dict(run.assume),
         "facts": _plain(facts),
         "figures": [[figure.raw_name, figure.measures] for figure in choice.parser.card.figures],
     }

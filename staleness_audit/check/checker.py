@@ -13,12 +13,14 @@ from typing import Any
 
 from staleness_audit import __version__
 from staleness_audit.check.classes import Classes, Rows, exceeds, json_or_null, jsonify, sum_open
+from staleness_audit.check.conservation import cast_nets
 from staleness_audit.check.cost import throughput, waste
-from staleness_audit.check.fates import check_conservation, token_fates, trajectory_fates
+from staleness_audit.check.fates import token_fates, trajectory_fates
 from staleness_audit.check.gate import Gate
 from staleness_audit.check.health import health
 from staleness_audit.check.intervals import NOTHING, Interval
 from staleness_audit.check.openings import Openings, read_diagnostics, read_openings
+from staleness_audit.check.provenance import inputs
 from staleness_audit.check.staleness import cap_beyond, coverage, staleness
 from staleness_audit.check.steps import per_step_rows, reported_rows, violating_ranges, violating_steps
 from staleness_audit.check.worst import worst_violations
@@ -48,7 +50,6 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         trajectory_fates(classes, openings, per_step, replay=facts["replay"]),
         token_fates(classes, openings, per_step),
     )
-    check_conservation(tokens, openings, diagnostics)
     stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)
     if limit is not None:
@@ -62,6 +63,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     document = {
         "schema": SCHEMA,
         "tool": {"version": __version__},
+        "inputs": inputs(rebuilt),
         "run": _run(rebuilt, classes, openings),
         "bound": bound_block,
         "verdict": verdict,
@@ -88,51 +90,9 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
         },
         "hints": facts["hints"],
     }
-    _uncross(document)
+    cast_nets(document)
     document["gate"] = gate.judge(document)
     return document
-
-
-def _uncross(document: dict[str, Any]) -> None:
-    """Put the ends of intervals that came out crossed in order, and say so: the logs contradict themselves.
-
-    Contradictions are looked for where they arise; this is the net below them, so that no claim rests on one.
-    """
-    crossed: list[str] = []
-    for part, value in document.items():
-        _put_in_order(value, part, crossed)
-    if not crossed:
-        return
-    document["diagnostics"]["errors"] += 1
-    document["diagnostics"]["items"].append(
-        {
-            "source": None,
-            "line": None,
-            "locator": crossed[0],
-            "severity": "error",
-            "code": "logs-contradict",
-            "message": f"What the logs say of {len(crossed)} figures excludes itself ({', '.join(crossed[:3])}).",
-            "opens": "training",
-        }
-    )
-    if document["verdict"] == "pass":
-        document["verdict"] = "inconclusive"
-
-
-def _put_in_order(value: Any, name: str, crossed: list[str]) -> None:
-    """Put the ends of crossed intervals below ``value`` in order; append their names to ``crossed``."""
-    if isinstance(value, dict):
-        low, high = value.get("lo"), value.get("hi")
-        if low is not None and high is not None and low > high:
-            value["lo"], value["hi"] = high, low
-            crossed.append(name)
-        for key, part in value.items():
-            if part.__class__ is dict or part.__class__ is list:  # names of plain values need not be made
-                _put_in_order(part, f"{name}.{key}", crossed)
-    elif isinstance(value, list):
-        for index, part in enumerate(value):
-            if part.__class__ is dict or part.__class__ is list:
-                _put_in_order(part, f"{name}[{index}]", crossed)
 
 
 def _run(rebuilt: Rebuilt, classes: Classes, openings: Openings) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class Classes:
         self.fates: Rows = [
             {**row, "fates": row["fates"].split("\x1f")} for row in rebuilt.frame("fate_classes").to_dicts()
         ]
+        self.residual: Rows = [row for row in rebuilt.frame("residual_uses").to_dicts() if row["certain"]]
         self.ages: Rows = rebuilt.frame("age_classes").to_dicts()
         self.drops: Rows = rebuilt.frame("drop_classes").to_dicts()
         self.lengths = rebuilt.frame("length_classes")

@@ -22,6 +22,7 @@ from staleness_audit.cli.root import app
 from staleness_audit.cli.simulate import simulate
 from staleness_audit.cli.sweep import sweep
 from staleness_audit.cli.tables import ingest, sql
+from staleness_audit.cli.verify import verify
 from staleness_audit.cli.watch import watch
 from staleness_audit.errors import BrokenPlugin
 
@@ -35,6 +36,7 @@ app.command(
     epilog="Example: staleness-audit explain runs/my-run g7/0    or    staleness-audit explain runs/my-run --worst"
 )(explain)
 app.command(epilog="Example: staleness-audit compare runs/before runs/after --bound 3")(compare)
+app.command(epilog="Example: staleness-audit verify audit.json runs/my-run")(verify)
 app.command(epilog='Example: staleness-audit sql runs/my-run "SELECT step, count(*) FROM uses GROUP BY step"')(sql)
 app.command(epilog="Example: staleness-audit export runs/my-run --format perfetto --output trace.json.gz")(export)
 app.command(epilog="Example: staleness-audit watch runs/my-run --bound 3 --exec 'notify-send staleness'")(watch)

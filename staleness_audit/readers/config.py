@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import orjson
 import yaml
-import zstandard
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import UnreadableInput
@@ -53,7 +52,7 @@ def read_config(run: RunFiles, source: str) -> dict[str, Any]:
             data = stream.read(MAX_BYTES + 1)
     except UnreadableInput:
         raise
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+    except (OSError, EOFError) as error:
         raise UnreadableConfig(f"its compressed data is damaged ({error})") from error
     return parse_config(data, kind)
 

@@ -89,7 +89,7 @@ def stage_lines(
         sink.diagnose(
             "error",
             "console-damaged",
-            f"Console log not read to its end: {damage}; restore it.",
+            f"Console log not read whole: {damage}; restore it.",
             source=source,
             line=damage.line,
             opens="training",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
-import zstandard
 
 from staleness_audit.discovery import Piece, RunFiles, read_fully
 
@@ -31,6 +30,10 @@ class DamagedStream(Exception):
         self.line = line
 
 
+class GarbledText(DamagedStream):
+    """All was read, but from ``line`` on some lines hold bytes that are no text, and may have said anything."""
+
+
 def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
     """Yield a piece as blocks of about ``block_bytes``; a line longer than that makes a block as long as itself.
 
@@ -49,7 +52,7 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
             size = block_bytes if left is None else min(block_bytes, left)
             try:
                 chunk = read_fully(stream, size)
-            except (OSError, EOFError, zstandard.ZstdError) as error:
+            except (OSError, EOFError) as error:
                 if rest:
                     yield Block(rest, line, cut=True)
                 raise DamagedStream(f"the compressed data is damaged or cut ({error})", line) from error
@@ -72,37 +75,85 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
 
 
 def numbered_lines(run: RunFiles, piece: Piece) -> Iterator[tuple[int, str, bool]]:
-    """Yield ``(line number, text without line end, cut)`` for each line; undecodable bytes become U+FFFD."""
+    """Yield ``(line number, text without line end, cut)`` for each line; undecodable bytes become U+FFFD.
+
+    Raises:
+        DamagedStream: as ``blocks``; ``GarbledText`` after the last line if some were no text.
+    """
+    decoder = _Decoder()
     for block in blocks(run, piece):
-        lines = block.data.decode("utf-8", errors="replace").split("\n")
+        lines = decoder.text(block).split("\n")
         if not block.cut:
             lines.pop()
         for index, text in enumerate(lines):
             yield block.first_line + index, text.rstrip("\r"), block.cut and index == len(lines) - 1
+    decoder.close()
 
 
 def telling_lines(run: RunFiles, piece: Piece, pattern: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield the lines of ``numbered_lines`` in which ``pattern`` is found.
+    """Yield the lines of ``numbered_lines`` in which ``pattern`` is found; it raises the same.
 
     The search runs over a whole block at once, outside the interpreter; ``pattern`` is a regular expression of Rust's
     ``regex`` (no look-around, no back-references), best an alternation of words.
     """
+    decoder = _Decoder()
     for block in blocks(run, piece):
-        texts = _texts(block)
+        texts = decoder.series(block)
         told = texts.str.contains(pattern).arg_true()
         last = len(texts) - 1
         for index, text in zip(told.to_list(), texts.gather(told).to_list(), strict=True):
             yield block.first_line + index, text.rstrip("\r"), block.cut and index == last
+    decoder.close()
 
 
 def line_frames(run: RunFiles, piece: Piece) -> Iterator[pl.DataFrame]:
-    """Yield the lines of ``numbered_lines`` as frames of a block each: ``line``, ``text``, ``cut``."""
+    """Yield the lines of ``numbered_lines`` as frames, one a block: ``line``, ``text``, ``cut``. Raises the same."""
+    decoder = _Decoder()
     for block in blocks(run, piece):
-        lines = _texts(block).str.strip_chars_end("\r").to_frame().with_row_index("line", block.first_line)
+        lines = decoder.series(block).str.strip_chars_end("\r").to_frame().with_row_index("line", block.first_line)
         last = block.first_line + len(lines) - 1
         yield lines.select(pl.col("line").cast(pl.Int64), "text", cut=block.cut & (pl.col("line") == last))
+    decoder.close()
 
 
-def _texts(block: Block) -> pl.Series:
-    data = block.data if block.cut else block.data.removesuffix(b"\n")
-    return pl.Series("text", [data.decode("utf-8", errors="replace")]).str.split("\n").explode()
+class _Decoder:
+    """Turns blocks into text, and remembers lines with bytes that no writer of text leaves."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._count = 0
+
+    def text(self, block: Block) -> str:
+        try:
+            text = block.data.decode()
+        except UnicodeDecodeError:
+            self._note(block)
+            return block.data.decode(errors="replace")
+        if "\0" in text:
+            self._note(block)
+        return text
+
+    def series(self, block: Block) -> pl.Series:
+        text = self.text(block)
+        return pl.Series("text", [text if block.cut else text.removesuffix("\n")]).str.split("\n").explode()
+
+    def close(self) -> None:
+        if self._first is not None:
+            raise GarbledText(f"{self._count} of its lines hold bytes that are no text", self._first)
+
+    def _note(self, block: Block) -> None:
+        lines = block.data.split(b"\n")
+        # A cut last line is a record that did not happen, whatever it holds; zeros are room for records that did.
+        bad = [at for at, line in enumerate(lines) if (is_garbled(line) if at < len(lines) - 1 else b"\0" in line)]
+        if bad:
+            self._first = block.first_line + bad[0] if self._first is None else self._first
+            self._count += len(bad)
+
+
+def is_garbled(line: bytes) -> bool:
+    """Whether bytes are no text: zeros among them, or no UTF-8 but for a character cut at their end."""
+    try:
+        line.decode()
+    except UnicodeDecodeError as error:
+        return b"\0" in line or error.reason != "unexpected end of data"
+    return b"\0" in line

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import IO
-
-import zstandard
 
 
 @dataclass(frozen=True)
@@ -50,6 +47,6 @@ def take(stream: IO[bytes], size: int, record: int) -> bytes:
     try:
         while len(parts) < size and (part := stream.read(size - len(parts))):
             parts += part
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, EOFError) as error:
         raise DamagedRecords(f"the compressed data is damaged or cut ({error})", record, cut=False) from error
     return parts

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-import zstandard
-
 from staleness_audit.discovery import RunFile, RunFiles
 
 MAGIC: Final = b"SQLite format 3\x00"
@@ -144,5 +142,5 @@ def _copy(run: RunFiles, file: RunFile, target: Path) -> None:
                 if size > MAX_COPY_BYTES:
                     raise DamagedDatabase(f"it is larger than {MAX_COPY_BYTES >> 30} GiB")
                 sink.write(chunk)
-    except (OSError, EOFError, zstandard.ZstdError) as error:
+    except (OSError, EOFError) as error:
         raise DamagedDatabase(f"it cannot be copied ({error})") from error

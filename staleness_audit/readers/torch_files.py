@@ -24,8 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, BinaryIO, Final, TypeGuard
 
-import zstandard
-
 from staleness_audit.discovery import RunFiles
 from staleness_audit.readers.pickle_values import BadPickle, Opaque, Unpickled, drop_state, read_pickle
 
@@ -227,7 +225,7 @@ def _seekable(run: RunFiles, source: str) -> Iterator[IO[bytes]]:
                     whole.write(chunk)
                     if whole.tell() > MAX_FILE_BYTES:
                         raise BadTorchFile(f"it unpacks to more than {MAX_FILE_BYTES >> 30} GiB")
-            except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+            except (OSError, EOFError) as error:
                 raise BadTorchFile(f"the compressed data is damaged or cut ({error})") from error
             whole.seek(0)
             yield whole

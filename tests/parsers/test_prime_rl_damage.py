@@ -110,8 +110,9 @@ def test_an_empty_file_of_a_trained_step_is_missing_data(run: Run, tmp_path: Pat
     run.traces(2, "effective", simple("c", "h", 0, 0, 8, 9))
     (run.root / EFFECTIVE).write_bytes(b"")
     tables = read(run.root, tmp_path / "tables")
-    assert tables.codes() == {"batch-missing": 1}
-    assert tables.opened() == {"training"}
+    # The log has no line of that step either.
+    assert tables.codes() == {"batch-missing": 1, "log-incomplete": 1}
+    assert tables.opened() == {"training", "fates"}
 
 
 def test_two_processes_may_write_one_line(run: Run, tmp_path: Path) -> None:

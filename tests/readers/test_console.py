@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import gzip
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from staleness_audit.discovery import discover
 from staleness_audit.readers.console import Messages, parse_dict, undecorate
-from staleness_audit.readers.lines import numbered_lines, telling_lines
+from staleness_audit.readers.lines import GarbledText, numbered_lines, telling_lines
 
 LOG = "step 1 \r\nnothing\n\x1b[36m(A pid=7)\x1b[0m step 2\nstep \xff\n\nstep cut"
+
+
+def read(lines: Iterator[Any]) -> tuple[list[Any], GarbledText | None]:
+    """The lines, and the damage that is told after the last of them."""
+    found = []
+    try:
+        for line in lines:
+            found.append(line)
+    except GarbledText as damage:
+        return found, damage
+    return found, None
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -22,11 +35,32 @@ def test_telling_lines_are_those_of_all_lines_that_match(tmp_path: Path, compres
     (tmp_path / name).write_bytes(gzip.compress(data) if compressed else data)
     run = discover(tmp_path)
     for piece in [run.whole(name)] if compressed else run.split(name, 8):
-        told = list(telling_lines(run, piece, r"step [\d\x{FFFD}c]"))
-        assert told == [line for line in numbered_lines(run, piece) if "step" in line[1]]
+        told, _ = read(telling_lines(run, piece, r"step [\d\x{FFFD}c]"))
+        assert told == [line for line in read(numbered_lines(run, piece))[0] if "step" in line[1]]
     pieces = [run.whole(name)] if compressed else run.split(name, 8)
-    numbers = [line for piece in pieces for line, _, _ in telling_lines(run, piece, "step")]
+    numbers = [line for piece in pieces for line, _, _ in read(telling_lines(run, piece, "step"))[0]]
     assert numbers == [1, 3, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("data", "garbled"),
+    [
+        (b"step 1\nst\xe9p 2\nstep 3\nst\0p 4\n", 2),
+        ("step 1\nstep é\n".encode("utf-16"), 1),
+        (b"step 1\n" + b"\0" * 9, 2),
+        (b"step 1\nstep \xc3\nstep 3\n", None),  # a writer cut the line inside a letter
+        (b"step 1\nst\xe9p", None),  # the end of the file, a record that did not happen
+        ("step 1 \N{REPLACEMENT CHARACTER}\n".encode(), None),  # sampled by a model, printed as it should be
+    ],
+)
+def test_lines_of_bytes_that_are_no_text_are_told_after_the_last_line(
+    tmp_path: Path, data: bytes, garbled: int | None
+) -> None:
+    (tmp_path / "x.log").write_bytes(data)
+    run = discover(tmp_path)
+    lines, damage = read(numbered_lines(run, run.whole("x.log")))
+    assert len(lines) == data.count(b"\n") + (not data.endswith(b"\n"))
+    assert (damage.line if damage else None) == garbled
 
 
 def test_the_first_pattern_that_fits_decides_and_its_groups_are_told() -> None:

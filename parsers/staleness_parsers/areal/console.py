@@ -92,7 +92,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
         sink.diagnose(
             "error",
             "console-damaged",
-            f"From here on the log cannot be read ({damage}); restore it from a copy.",
+            f"From here on the log is damaged ({damage}); restore it from a copy.",
             source=piece.source,
             line=damage.line,
             opens="training",

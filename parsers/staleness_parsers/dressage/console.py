@@ -53,12 +53,12 @@ _PATTERNS: Final = tuple(
         ),
         ("final", r"final rollout (?P<rollout>\d+) (?:ending|completed); stopping"),
         ("final", r"skipping actor weight update after final rollout (?P<rollout>\d+)"),
-        ("failed", r"blackbox rollout failed for session_id=(?P<session>\S+?): (?P<rest>.*)"),
+        ("failed", r"blackbox rollout failed for session_id=(?P<session>[\w.\-]+): (?P<rest>.*)"),
         ("prompts", r"DressageDataSource: loaded (?P<count>\d+) samples"),
         ("waiting", r"no completed (?:partial )?rollout group for (?P<seconds>[\d.]+)s"),
         (
             "rejected",
-            r"reject (?:non-)?partial rollout: error=(?P<error>\w+) session_id=(?P<session>\S+) "
+            r"reject (?:non-)?partial rollout: error=(?P<error>\w+) session_id=(?P<session>[\w.\-]+) "
             r"instance_id=(?P<instance>\S+)(?P<rest>.*)",
         ),
         ("proxy", r"rollout pause abort summary|aborted SGLang request"),

@@ -128,7 +128,7 @@ def write_sessions(
     left = [session for name, session in known.items() if name not in dumped and name not in aside]
     finished = [session for session in left if session.finished]
     lacking = _lacking(model)
-    fates, leftover = ({}, False) if lacking else _explain(finished, known, members, story)
+    fates, leftover = ({}, False) if lacking or model.torn else _explain(finished, known, members, story)
     attempt = max(len(model.processes) - 1, 0)
     prefix = f"{attempt}/" if attempt else ""
     trajectories, events = [], []

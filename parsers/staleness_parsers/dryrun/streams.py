@@ -29,7 +29,6 @@ from typing import Any, Final
 import orjson
 import polars as pl
 import pyarrow as pa
-import zstandard
 
 from staleness_audit.discovery import Piece, RunFile, RunFiles, natural
 from staleness_audit.errors import UnreadableInput
@@ -351,7 +350,7 @@ def same_bytes(run: RunFiles, one: str, other: str) -> bool:
                 if second.read(len(chunk)) != chunk:
                     return False
             return not second.read(1)
-    except (OSError, EOFError, zstandard.ZstdError, UnreadableInput):
+    except (OSError, EOFError, UnreadableInput):
         return False
 
 
@@ -374,7 +373,7 @@ def read_rows(run: RunFiles, source: str, places: Iterable[tuple[int, int, int]]
             for line, start, size in places:
                 stream.seek(start)
                 yield _occupancy(line, stream.read(size))
-    except (OSError, EOFError, ValueError, zstandard.ZstdError, UnreadableInput) as error:
+    except (OSError, EOFError, ValueError, UnreadableInput) as error:
         yield Occupancy(0, {}, f"it changed or became unreadable while it was read ({error})")
 
 

@@ -144,7 +144,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
         sink.diagnose(
             "error",
             "damaged-log",
-            f"The log is unreadable from line {damage.line} on ({damage}); restore the file.",
+            f"From line {damage.line} on the log is damaged ({damage}); restore the file.",
             source=piece.source,
             line=damage.line,
             opens="training",

@@ -365,4 +365,11 @@ def _diagnose_gaps(launches: Sequence[Launch], sink: Sink) -> None:
         reached = max(reached, launch.batches[-1].step)
         if holes := sum(batch.hole for batch in launch.batches):
             message = f"{holes} steps are known only from later ones; restore the log, or set --logger.logging_steps 1."
-            sink.diagnose("warning", "steps-not-logged", message, source=source, line=line)
+            # Between the lines of two steps stand those of discarded groups.
+            sink.diagnose("warning", "steps-not-logged", message, source=source, line=line, opens="fates")
+        told = [batch for batch in launch.batches if batch.line is not None]
+        if told and told[-1].step < launch.batches[-1].step:
+            message = "An event file tells of later steps than the log; what the log's end told is lost: restore it."
+            sink.diagnose(
+                "warning", "log-ends-early", message, source=told[-1].source, line=told[-1].line, opens="fates"
+            )

@@ -119,7 +119,7 @@ def read_log(run: RunFiles, piece: Piece, process: str, attempt: int | None, sin
         sink.diagnose(
             "warning",
             "log-damaged",
-            f"From here on the log cannot be read ({damage}); restore it from a copy.",
+            f"From here on the log is damaged ({damage}); restore it from a copy.",
             source=piece.source,
             line=damage.line,
             opens="fates",

@@ -68,7 +68,9 @@ def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFact
             row[0] for row in connection.sql("SELECT DISTINCT env FROM prime_traces WHERE role = 'train'").fetchall()
         ]
         lives.load(connection, found, updates, settings, build, envs)
+        _judge_cuts(connection, found, sink)
         batches = _batches(connection, found)
+        _tell_gaps(found, batches, sink)
         steps, lost = write_steps(sink, found, build, batches, updates, settings)
         if not (log or metrics or envs):
             sink.diagnose(
@@ -140,6 +142,52 @@ def _batches(connection: duckdb.DuckDBPyConnection, found: Sequence[Launch]) -> 
     for batch in batches.values():
         batch.damaged = {row[0] for row in damage}
     return batches
+
+
+def _judge_cuts(connection: duckdb.DuckDBPyConnection, found: Sequence[Launch], sink: Sink) -> None:
+    """Tell cut files of traces that the run went on after from one it ended with: that record was never finished.
+
+    A file is complete once a later step was collected, or the run came to its end.
+    """
+    (row,) = connection.sql("SELECT max(step) FROM prime_traces").fetchall()
+    latest = max([row[0] or 0, *(step for launch in found for step in launch.steps)])
+    over = any(
+        row["kind"] in ("final", "finished") for launch in found for rows in launch.logs.values() for row in rows
+    )
+    cuts = "SELECT source, line, step, part FROM prime_damage WHERE cut ORDER BY source, line"
+    for source, line, step, part in connection.sql(cuts).fetchall():
+        if step < latest or over:
+            sink.diagnose(
+                "error",
+                "trace-file-cut",
+                "The file ends inside a record, though the run went on; restore it from a copy.",
+                source=source,
+                line=line,
+                opens="training" if part == "effective" else "fates",
+            )
+        else:
+            sink.diagnose(
+                "note", "line-cut", "The last line is cut: the record was never finished.", source=source, line=line
+            )
+    connection.execute("DELETE FROM prime_damage WHERE cut AND step >= ? AND NOT ?", [latest, over])
+
+
+def _tell_gaps(found: Sequence[Launch], batches: Mapping[int, Batch], sink: Sink) -> None:
+    """Say where an orchestrator's log lacks the line of a step that its files tell of: more of it may be lost."""
+    for launch in found:
+        log = launch.log("orchestrator")
+        logged = {row["number"] for row in log if row["kind"] == "step"}
+        known = {row["step"] for row in launch.metrics("orchestrator")} | batches[launch.number].shipped
+        missing = sorted(step for step in known - logged if logged and step > min(logged))
+        if log and missing:
+            sink.diagnose(
+                "warning",
+                "log-incomplete",
+                f"The log lacks the line of {len(missing)} steps, the first of them {missing[0]}; drops and "
+                "cancellations that it told of may be lost with it. Restore the log.",
+                source=log[0]["source"],
+                opens="fates",
+            )
 
 
 def _write_updates(sink: Sink, updates: dict[int, list[Apply]]) -> None:

@@ -130,13 +130,8 @@ def _read_line(line: int, data: bytes, cut: bool, where: TraceFile, rows: _Rows)
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         if cut:
-            rows.sink.diagnose(
-                "note",
-                "line-cut",
-                "The last line is cut: the record was never finished.",
-                source=where.file.source,
-                line=line,
-            )
+            if where.role == "train":
+                rows.damaged(where, line, cut=True)
             return
         _damaged(where, rows, line, f"Not a JSON object ({error}); restore the line from a copy of the file.")
         return
@@ -156,7 +151,7 @@ def _damaged(where: TraceFile, rows: _Rows, line: int, message: str) -> None:
     opens = None if where.role == "eval" else "training" if where.part == "effective" else "fates"
     rows.sink.diagnose("error", "trace-line-damaged", message, source=where.file.source, line=line, opens=opens)  # type: ignore[arg-type]
     if where.role == "train":
-        rows.damage.append({"part": where.part, "step": where.step, "source": where.file.source, "line": line})
+        rows.damaged(where, line, cut=False)
 
 
 def _episode(record: dict[str, Any], line: int, where: TraceFile, rows: _Rows) -> None:
@@ -401,7 +396,7 @@ class _Rows:
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self.damage: list[dict[str, Any]] = []
+        self._damage: list[dict[str, Any]] = []
         self._traces: list[dict[str, Any]] = []
         self._turns: list[tuple[Any, ...]] = []
 
@@ -415,6 +410,11 @@ class _Rows:
         if len(self._traces) >= BATCH_ROWS or len(self._turns) >= BATCH_ROWS:
             self.flush()
 
+    def damaged(self, where: TraceFile, line: int, *, cut: bool) -> None:
+        """Take a line that could not be read."""
+        place = {"part": where.part, "step": where.step, "source": where.file.source, "line": line}
+        self._damage.append({**place, "cut": cut})
+
     def flush(self) -> None:
         """Write what has been collected."""
         if self._traces:
@@ -423,10 +423,20 @@ class _Rows:
             columns = list(zip(*self._turns, strict=True))
             arrays = [pa.array(column, kind.type) for column, kind in zip(columns, TURNS, strict=True)]
             self.sink.write("prime_turns", pa.table(arrays, schema=TURNS))
-        if self.damage:
-            self.sink.write("prime_damage", pa.Table.from_pylist(self.damage, schema=DAMAGE))
-        self._traces, self._turns, self.damage = [], [], []
+        if self._damage:
+            self.sink.write("prime_damage", pa.Table.from_pylist(self._damage, schema=DAMAGE))
+        self._traces, self._turns, self._damage = [], [], []
 
 
-DAMAGE = pa.schema([("part", pa.string()), ("step", pa.int32()), ("source", pa.string()), ("line", pa.int64())])
-"""Staged rows for lines that could not be read: fates inferred from absence are then no longer certain."""
+DAMAGE = pa.schema(
+    [
+        ("part", pa.string()),
+        ("step", pa.int32()),
+        ("source", pa.string()),
+        ("line", pa.int64()),
+        ("cut", pa.bool_()),
+    ]
+)
+"""Staged rows for lines that could not be read: fates inferred from absence are then no longer certain.
+
+``cut``: the unfinished last line of a file, which is no loss where the run ended with it (``finish``)."""

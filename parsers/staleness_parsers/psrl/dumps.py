@@ -11,7 +11,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.lines import DamagedStream, GarbledText, numbered_lines
 
 ROLLOUTS: Final = "psrl_rollouts"
 TEXTS: Final = "psrl_texts"
@@ -38,6 +38,8 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
         for line, text, _ in numbered_lines(run, piece):
             if text.strip():
                 rows.append({"source": piece.source, "line": line, "step": step, **_identity(text)})
+    except GarbledText:
+        pass  # every row was read; one whose identity is hit is above, as a row that can't be read
     except DamagedStream as damage:
         rows.append({"source": piece.source, "line": damage.line, "step": step, "uid": None, "part": None})
     if not rows:

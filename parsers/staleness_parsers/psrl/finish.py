@@ -164,6 +164,7 @@ def _fill(story: Story, sink: Sink) -> None:
     last = min(max([*story.steps, story.pushed]), first + _MOST_STEPS)
     missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
     missing |= set(range(first, last + 1)) - set(story.steps)
+    story.holes |= _short(story)
     for step in sorted(missing | story.holes):
         known = {member.request for member in story.steps.get(step, [])}
         added = [member for member in _occupants(story, step - 1) if member.request not in known]
@@ -185,6 +186,17 @@ def _fill(story: Story, sink: Sink) -> None:
             )
         else:
             story.holes.discard(step)
+
+
+def _short(story: Story) -> set[int]:
+    """Steps with fewer requests than a step takes: rows of their generations are lost.
+
+    All steps take equally many: a full buffer.
+    """
+    counts = {step: len({member.request for member in members}) for step, members in story.steps.items()}
+    usual = max(counts.values(), default=0)
+    sizes = {step: buffer.size for step in counts if (buffer := story.book.buffers.get(step - 1))}
+    return {step for step, count in counts.items() if count < (sizes.get(step) or usual)}
 
 
 def _occupants(story: Story, buffer: int) -> Iterator[Member]:
@@ -310,6 +322,19 @@ def _write_steps(story: Story, sink: Sink) -> None:
 
 
 def _remark(story: Story, sink: Sink) -> None:
+    untraced = [
+        member
+        for step, members in story.steps.items()
+        for member in members
+        if story.current(step) and member.request not in story.requests
+    ]
+    if story.requests and untraced:
+        message = (
+            f"{len(untraced)} trained requests are not in the gateway's trace: lines of it are lost, perhaps others; "
+            "restore the file."
+        )
+        first = next(iter(story.requests.values())).first
+        sink.diagnose("warning", "trace-incomplete", message, source=first["source"], opens="fates")
     if not story.steps:
         message = (
             "No file tells which steps were trained: set trainer.rollout_data_dir, or PSRL_LOGGING_LEVEL=INFO or finer."

@@ -109,7 +109,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
                 if found and not cut:
                     lines.append({**found, "time": prefix and prefix["time"], "source": piece.source, "line": number})
     except DamagedStream as damage:
-        message = f"{damage}; what follows was not read, restore the file."
+        message = f"From here on the log is damaged ({damage}); restore the file."
         sink.diagnose("error", "damaged-file", message, source=piece.source, line=damage.line, opens="training")
     block.end()
     if lines:

@@ -14,7 +14,6 @@ from typing import Any, Final
 import orjson
 import polars as pl
 import pyarrow as pa
-import zstandard
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import UnreadableInput
@@ -71,7 +70,7 @@ def _read_dump(run: RunFiles, piece: Piece, step: int, sink: Sink) -> list[dict[
     try:
         with run.open(piece.source) as stream:
             rows = _groups(_state(stream.read()))
-    except (BadPickle, BadTorchFile, _NotABatch, UnreadableInput, OSError, EOFError, zstandard.ZstdError) as why:
+    except (BadPickle, BadTorchFile, _NotABatch, UnreadableInput, OSError, EOFError) as why:
         sink.diagnose(
             "warning",
             "batch-unreadable",

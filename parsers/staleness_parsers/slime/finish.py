@@ -25,7 +25,10 @@ _COLLECTED_TAGS: Final = ("perf/rollout_time", "rollout/response_len/mean")
 
 @dataclass
 class Model:
-    """Everything known of the run before rows are written. ``processes`` are the attempts, in order."""
+    """Everything known of the run before rows are written. ``processes`` are the attempts, in order.
+
+    ``torn``: lines are missing inside a console.
+    """
 
     processes: list[Process]
     batches: list[dict[str, Any]]
@@ -33,6 +36,7 @@ class Model:
     scalars: pl.DataFrame
     offset: timedelta = timedelta(0)
     offset_known: bool = False
+    torn: bool = False
     versions: list[p.Versions] = field(default_factory=list)
     proven: list[int] = field(default_factory=list)
     by_rollout: dict[tuple[int, int], dict[str, Any]] = field(default_factory=dict)
@@ -73,6 +77,7 @@ def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
     model = Model(found, batches, lines, scalars)
     _assign(model, _edges(staged), sink)
     _clock(model, sink)
+    _tell_torn(model, sink)
     for process in model.processes:
         model.versions.append(p.label_versions(process))
     model.by_rollout = {(batch["attempt"], batch["rollout"]): batch for batch in reversed(batches)}
@@ -228,6 +233,35 @@ def _owners_by_dumps(model: Model, edges: Edges, owner: dict[int, Process]) -> N
             owner[numbers[id(batch)]] = process
             process.cut_short = process.cut_short or batch["rollout"] > process.last_collected
             process.collected.add(batch["rollout"])
+
+
+def _tell_torn(model: Model, sink: Sink) -> None:
+    """Say where lines are missing inside a console, or after its end: event files may tell of later rollouts."""
+    written = _event_processes(model.scalars)
+    for ids in (lambda process: process.collected, lambda process: set(process.trains)):
+        later = max((number for process in written for number in ids(process)), default=-1)
+        last = max((number for process in model.processes for number in ids(process)), default=-1)
+        if model.processes and model.processes[-1].seen_by == "console" and later > last:
+            model.torn = model.processes[-1].cut_short = True
+    if model.processes and model.torn:
+        sink.diagnose(
+            "error",
+            "console-ends-early",
+            "An event file tells of later rollouts than the console; what the console's end told is lost: restore it.",
+            source=model.processes[-1].lines[-1]["source"],
+            opens="training",
+        )
+    for process in model.processes:
+        if process.seen_by == "console" and (number := process.torn) is not None:
+            model.torn = True
+            sink.diagnose(
+                "warning",
+                "console-lines-lost",
+                f"Lines of the console are missing around rollout {number}, and with them perhaps what it told of "
+                "dropped groups; restore the log.",
+                source=process.lines[0]["source"],
+                opens="fates",
+            )
 
 
 def _tell_start(process: Process, sink: Sink) -> None:

@@ -119,6 +119,24 @@ class Process:
         return int(sum(sizes)) if len(sizes) == usual[0][0] else None
 
     @property
+    def torn(self) -> int | None:
+        """Return the first number or rollout whose line is missing inside its console; None if none is known to be.
+
+        Lines of a kind that bears a number come with each number. A training has a line of its end if the others have.
+        """
+        numbers: dict[str, set[int]] = {}
+        for line in self.lines:
+            if line["kind"] in _MANAGER_IDS | _TRAINER_IDS and line["rollout"] is not None:
+                numbers.setdefault(line["kind"], set()).add(line["rollout"])
+        lost = [min(set(range(min(ids), max(ids))) - ids, default=None) for ids in numbers.values()]
+        last = max(self.trains, default=None)
+        inside = {rollout: train for rollout, train in self.trains.items() if rollout != last}
+        unended = [rollout for rollout, train in inside.items() if train.end_line is None]
+        lost += unended if 2 * len(unended) < len(inside) else []
+        lost += [min(set(range(min(self.trains), last)) - self.trains.keys(), default=None)] if last is not None else []
+        return min((number for number in lost if number is not None), default=None)
+
+    @property
     def critic_only(self) -> set[int]:
         """Rollouts in which only the critic was trained."""
         return {rollout for rollout, train in self.trains.items() if train.critic_only}
@@ -343,14 +361,25 @@ class _ConsoleReader:
             train.critic = True
 
     def _number(self) -> None:
-        """Give trains without a ``perf`` line the id after the one before: they come in the order of rollout ids."""
+        """Give trains without a ``perf`` line the id after the one before: they come in the order of rollout ids.
+
+        Optimizer steps are numbered without gaps: where they leap, the lines of whole rollouts are lost in between.
+        """
         first = next(((at, train.rollout) for at, train in enumerate(self.trains) if train.rollout is not None), None)
         following = first[1] - first[0] if first and first[1] is not None else min(self.process.collected, default=None)
+        usual = Counter(len(train.steps) for train in self.trains if train.steps).most_common(1)
+        before: Train | None = None
         for train in self.trains:
-            train.rollout = following if train.rollout is None else train.rollout
+            if train.rollout is None and following is not None:
+                lost = 0
+                if before is not None and before.rollout is not None and train.steps:
+                    leap = (min(train.steps) - min(before.steps)) // usual[0][0]
+                    lost = before.rollout + leap - following
+                train.rollout = following + max(lost, 0)
             if train.rollout is not None:
                 self.process.trains.setdefault(train.rollout, train)
                 following = train.rollout + 1
+            before = train if train.steps else before
         # A later training proves that the ones before it ended, whatever line is missing.
         last = max(self.process.trains, default=None)
         for rollout, train in self.process.trains.items():

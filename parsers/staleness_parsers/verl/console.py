@@ -74,7 +74,7 @@ def stage_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
         sink.diagnose(
             "warning",
             "console-damaged",
-            f"The console is unreadable from there on: {damage}.",
+            f"From here on the console is damaged: {damage}; restore it.",
             source=piece.source,
             line=damage.line,
             opens="fates",

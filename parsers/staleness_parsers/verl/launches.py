@@ -137,7 +137,7 @@ def _of_file(rows: Sequence[Row]) -> list[Launch]:
             launch.extra.append(row)
             continue
         step = int(row["step"])
-        if launch.records and step < max(launch.records):
+        if step in launch.records:  # an earlier one that is new is only out of order
             result.append(Launch())
             launch, head = result[-1], True
         if head:
