@@ -17,7 +17,7 @@ from staleness_audit.check.gate import Gate
 from staleness_audit.check.story import Story, tell
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
-from staleness_audit.ingest import Dataset, default_tables, ingest
+from staleness_audit.ingest import Dataset, default_tables, ingest, is_tables
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
 from staleness_audit.report.terminal.words import interval
 from staleness_audit.tables import SCHEMAS
@@ -47,7 +47,7 @@ def load(
         AuditError: nothing readable, nothing recognised, or several frameworks at once.
     """
     path = Path(path)
-    if framework is None and tables is None and (path / "run.json").is_file() and (path / ".parts").is_dir():
+    if framework is None and tables is None and is_tables(path):
         return Dataset.load(path)
     run = discover(path)
     run.assume = dict(assume or {})

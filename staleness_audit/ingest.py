@@ -102,6 +102,11 @@ class Dataset:
         return connection
 
 
+def is_tables(folder: Path) -> bool:
+    """Whether a folder is one of tables that an ingestion has written."""
+    return (folder / "run.json").is_file() and (folder / ".parts").is_dir()
+
+
 def _empty(table: str) -> pl.LazyFrame:
     frame = pl.from_arrow(SCHEMAS[table].empty_table())
     assert isinstance(frame, pl.DataFrame)
