@@ -13,6 +13,7 @@ from staleness_audit import plugins
 from staleness_audit.discovery import CACHE_FOLDER, discover, natural
 from staleness_audit.errors import AuditError, NothingRecognised, SeveralRuns, UnreadableInput
 from staleness_audit.ingest import is_tables
+from staleness_audit.places import is_url, matching
 
 
 def named(patterns: Iterable[Path]) -> list[Path]:
@@ -25,11 +26,10 @@ def named(patterns: Iterable[Path]) -> list[Path]:
     """
     found: list[Path] = []
     for pattern in patterns:
-        if not glob.has_magic(str(pattern)) or pattern.exists():
+        if not glob.has_magic(str(pattern)) or (not is_url(pattern) and pattern.exists()):
             found.append(pattern)
             continue
-        base = Path(pattern.anchor or ".")
-        matches = sorted(base.glob(str(pattern.relative_to(pattern.anchor))), key=lambda path: natural(str(path)))
+        matches = sorted(matching(pattern), key=lambda path: natural(str(path)))
         if not matches:
             raise UnreadableInput(f"{pattern}: nothing matches this pattern; give directories or files of runs.")
         found += matches

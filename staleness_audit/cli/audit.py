@@ -32,6 +32,7 @@ from staleness_audit.cli.options import (
     ThreadsOption,
     VerboseOption,
     assumed_pairs,
+    place_named,
     step_range,
 )
 from staleness_audit.cli.outputs import Audits, outputs
@@ -49,6 +50,7 @@ def audit(
         list[Path],
         typer.Argument(
             metavar="RUN...",
+            parser=place_named,
             help="Directories or files that runs have written, patterns of such, or folders with runs side by side.",
         ),
     ],

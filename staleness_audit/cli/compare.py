@@ -20,6 +20,7 @@ from staleness_audit.cli.options import (
     StepsOption,
     TempDirOption,
     ThreadsOption,
+    place_named,
     step_range,
 )
 from staleness_audit.cli.runs import each_run
@@ -43,6 +44,7 @@ def compare(
         list[Path],
         typer.Argument(
             metavar="RUN RUN...",
+            parser=place_named,
             help="Directories or files of runs, patterns of such, folders that hold runs side by side, or audits that "
             "--format json wrote.",
         ),
