@@ -20,9 +20,11 @@ from staleness_audit.check.story import Story, tell
 from staleness_audit.check.verify import Difference, differences, is_same
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
-from staleness_audit.ingest import Dataset, cache_folder, default_tables, ingest
+from staleness_audit.ingest import Dataset, default_tables, ingest, is_tables
+from staleness_audit.places import place
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
 from staleness_audit.report.terminal.words import interval
+from staleness_audit.store import cache_folder
 from staleness_audit.tables import SCHEMAS
 
 Progress = Callable[[int, int, str], None]
@@ -40,7 +42,7 @@ def load(
     """Find, detect and ingest a run; a folder of tables is opened as it is.
 
     Args:
-        path: a run's directory or file, or a folder that ``ingest`` wrote.
+        path: a run's directory or file, or a folder that ``ingest`` wrote; or a URL of one (``s3://bucket/run``).
         framework: name of the parser, instead of detection.
         tables: folder for the event tables; default: a cache below the current directory.
         assume: what the logs don't say, by the parser's own keys.
@@ -49,8 +51,8 @@ def load(
     Raises:
         AuditError: nothing readable, nothing recognised, or several frameworks at once.
     """
-    path = Path(path)
-    if framework is None and tables is None and (path / "run.json").is_file() and (path / ".parts").is_dir():
+    path = place(path)
+    if framework is None and tables is None and is_tables(path):
         return Dataset.load(path)
     run = discover(path)
     run.assume = dict(assume or {})
@@ -60,7 +62,7 @@ def load(
     if unknown := sorted(set(run.assume) - set(known)):
         takes = ", ".join(known) or "nothing"
         raise AuditError(f"The {choice.parser.name} parser knows no assumption {', '.join(unknown)}; it takes {takes}.")
-    folder = Path(tables) if tables is not None else default_tables(run, name)
+    folder = place(tables) if tables is not None else default_tables(run, name)
     return ingest(run, choice, folder, progress=progress)
 
 
@@ -79,7 +81,7 @@ def audit(
     """Audit one run: whether every trained token was within the bound, and what that cost.
 
     Args:
-        path: the run's directory or file, or a folder of tables.
+        path: the run's directory or file, or a folder of tables; or a URL of one (``s3://bucket/run``).
         bound: largest allowed ``v_train - v_gen``; None takes the one in the run's configuration.
         framework: name of the parser, instead of detection.
         steps: first and last training step that count (None = no limit).

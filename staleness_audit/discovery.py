@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,11 +25,15 @@ from typing import Any, BinaryIO
 import zstandard
 
 from staleness_audit.errors import UnreadableInput
+from staleness_audit.places import fetch, fetch_each, is_url, listing, open_object
+from staleness_audit.places import signature as signature_of
 
 CACHE_FOLDER = ".staleness-audit"
 _COMPRESSED = (".gz", ".zst")
 _READ_BYTES = 1 << 22
 _HEAD_STEP = 1 << 12
+_HEAD_BYTES = 1 << 16
+_HEADS_AT_ONCE = 2048
 MANY_PIECES = 64
 """Pieces of a file from which small ones are joined."""
 
@@ -55,7 +59,9 @@ class Piece:
     """The bytes ``[start, end)`` of a file. ``first_line`` is the number of the line that begins at ``start``.
 
     ``digest`` is the SHA-256 of the file's bytes from 0 to ``end`` (compressed bytes of a compressed file), so that a
-    piece is the same only if all before it is. ``lines``: how many begin in it (0 for a compressed or binary file).
+    piece is the same only if all before it is. Of an object that a URL names it is ``object:`` and what the listing
+    says of its content, so that it need not be fetched to be known. ``lines``: how many begin in it (0 for a compressed
+    or binary file, or where they were not counted).
     """
 
     source: str
@@ -81,6 +87,7 @@ class RunFiles:
     repeated: tuple[tuple[str, str], ...] = ()
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
     assume: dict[str, str] = field(default_factory=dict)
+    _heads: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def path(self) -> Path:
@@ -112,21 +119,21 @@ class RunFiles:
             UnreadableInput: it cannot be opened.
         """
         file = self.file(source)
+        if is_url(file.path):
+            head = self._heads.get(source)
+            kept = head is not None and len(head) == file.bytes
+            raw = io.BytesIO(head or b"") if kept else open_object(file.path, file.bytes)
+            return _decompressed(source, raw)  # type: ignore[arg-type]
         try:
-            raw = file.path.open("rb")
+            return _decompressed(source, file.path.open("rb"))
         except OSError as error:
             raise UnreadableInput(f"{file.path}: cannot be read ({error.strerror}); check its permissions.") from error
-        if file.source.endswith(".gz"):
-            return _GzipFile(fileobj=raw)  # type: ignore[return-value]
-        if file.source.endswith(".zst"):
-            return _ZstdFile(raw)  # type: ignore[return-value]
-        return raw
 
     def head(self, source: str, size: int = 4096) -> bytes:
         """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
         found = bytearray()
         try:
-            with self.open(source) as stream:
+            with self._open_head(source, size) as stream:
                 while len(found) < size and (part := stream.read(min(size - len(found), _HEAD_STEP))):
                     found += part
         except (OSError, EOFError, UnreadableInput):
@@ -136,11 +143,29 @@ class RunFiles:
     def unreadable(self, source: str) -> bool:
         """Whether its very beginning is damaged, so that ``head`` finds nothing. An empty file is readable."""
         try:
-            with self.open(source) as stream:
+            with self._open_head(source, _HEAD_STEP) as stream:
                 stream.read(_HEAD_STEP)
         except (OSError, EOFError, UnreadableInput):
             return True
         return False
+
+    def _open_head(self, source: str, size: int) -> BinaryIO:
+        """Open a file of which ``size`` decompressed bytes are wanted; the beginnings of objects are fetched once."""
+        file = self.file(source)
+        if not is_url(file.path):
+            return self.open(source)
+        if not self._heads:  # whoever looks at one soon looks at many
+            first = [file, *(other for other in self.files[:_HEADS_AT_ONCE] if other is not file)]
+            ranges = [(other.path, 0, min(other.bytes, _HEAD_BYTES)) for other in first]
+            self._heads.update(zip((other.source for other in first), fetch_each(ranges), strict=True))
+        wanted = min(file.bytes, max(_HEAD_BYTES, 2 * size))
+        if len(self._heads.get(source, b"")) < wanted:
+            self._heads[source] = fetch(file.path, 0, wanted)
+        return _decompressed(source, io.BytesIO(self._heads[source]))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What another process is given: it fetches what it needs itself."""
+        return {**self.__dict__, "_heads": {}}
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -148,9 +173,11 @@ class RunFiles:
         signature, pieces = self.known.get(source, ("", ()))
         if signature == file.signature and len(pieces) == 1:
             return pieces[0]
+        if is_url(file.path):
+            return Piece(source, 0, file.bytes, 1, _object_digest(file))
         digest = hashlib.sha256()
         size = 0
-        for chunk in _chunks(file.path, 0):
+        for chunk in _chunks(file):
             digest.update(chunk)
             size += len(chunk)
         return Piece(source, 0, size, 1, digest.hexdigest())
@@ -160,10 +187,12 @@ class RunFiles:
 
         Of a file of few such pieces they are smaller, down to a quarter, so that several cores share the work evenly.
         Bytes that an earlier ingestion has seen keep their cuts, so that of a grown file only the new lines are new
-        pieces. An unterminated last line is a piece of its own. A compressed file is one piece. A piece is yielded as
-        soon as its bytes are hashed, so that it can be read while the next one is looked for.
+        pieces. An unterminated last line is a piece of its own. A compressed file is one piece; so is an object that a
+        URL names, up to ``target_bytes``, so that it is fetched only once. A piece is yielded as soon as its bytes are
+        hashed, so that it can be read while the next one is looked for.
         """
         file = self.file(source)
+        as_one = file.compressed or (is_url(file.path) and file.bytes <= target_bytes)
         target_bytes = min(target_bytes, max(target_bytes, file.bytes) // 4)
         signature, known = self.known.get(source, ("", ()))
         if signature == file.signature:
@@ -172,7 +201,7 @@ class RunFiles:
         pieces = []
         found = (
             iter((self.whole(source),))
-            if file.compressed
+            if as_one
             else _cut(file, _coarser([piece for piece in known if piece.end <= file.bytes], target_bytes), target_bytes)
         )
         for piece in found:
@@ -195,6 +224,12 @@ class RunFiles:
 
     def digest(self, source: str) -> str:
         """SHA-256 of a file's bytes, in hexadecimal."""
+        file = self.file(source)
+        if is_url(file.path):
+            content = hashlib.sha256()
+            for chunk in _chunks(file):
+                content.update(chunk)
+            return content.hexdigest()
         *_, last = self.split(source)
         return last.digest
 
@@ -213,6 +248,14 @@ class _GzipFile(gzip.GzipFile):
             return super().read1(size)
         except zlib.error as error:
             raise OSError(str(error)) from error
+
+
+def _decompressed(source: str, raw: BinaryIO) -> BinaryIO:
+    if source.endswith(".gz"):
+        return _GzipFile(fileobj=raw)  # type: ignore[return-value]
+    if source.endswith(".zst"):
+        return _ZstdFile(raw)  # type: ignore[return-value]
+    return raw
 
 
 class _ZstdFile(io.RawIOBase):
@@ -285,14 +328,22 @@ def _is_whole_zstd(raw: BinaryIO) -> bool:
     return at == size
 
 
-def _chunks(path: Path, offset: int) -> Iterator[bytes]:
+def _object_digest(file: RunFile) -> str:
+    return "object:" + hashlib.sha256(file.signature.encode()).hexdigest()
+
+
+def _chunks(file: RunFile) -> Iterator[bytes]:
+    if is_url(file.path):
+        yield from fetch_each(
+            [(file.path, at, min(at + _READ_BYTES, file.bytes)) for at in range(0, file.bytes, _READ_BYTES)]
+        )
+        return
     try:
-        with path.open("rb", buffering=0) as stream:
-            stream.seek(offset)
+        with file.path.open("rb", buffering=0) as stream:
             while chunk := stream.read(_READ_BYTES):
                 yield chunk
     except OSError as error:
-        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}); check its permissions.") from error
+        raise UnreadableInput(f"{file.path}: cannot be read ({error.strerror}); check its permissions.") from error
 
 
 def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:
@@ -317,7 +368,7 @@ def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece
     start = position = last_newline = 0
     line = first_line = 1
     before_last_newline = (digest.copy(), memoryview(b""))
-    for chunk in _chunks(file.path, 0):
+    for chunk in _chunks(file):
         offset = 0
         while offset < len(chunk):
             stop, cut = _next_stop(chunk, offset, position, start, known_ends, target_bytes)
@@ -379,6 +430,8 @@ def discover(path: Path) -> RunFiles:
     Raises:
         UnreadableInput: the path does not exist or cannot be listed.
     """
+    if is_url(path):
+        return _discover_objects(path)
     try:
         status = path.stat()
     except OSError as error:
@@ -396,6 +449,20 @@ def discover(path: Path) -> RunFiles:
     repeated: list[tuple[str, str]] = []
     listed = tuple(sorted(_once(files, repeated), key=lambda file: natural(file.source)))
     return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)), repeated=tuple(sorted(repeated)))
+
+
+def _discover_objects(root: Path) -> RunFiles:
+    """List the objects below a URL, or take a single one as a run."""
+    files = []
+    for source, info in listing(root):
+        parts = source.split("/")
+        if not source:
+            return RunFiles(root.parent, (_run_object(root.parent, root.name, info),), is_directory=False)
+        if CACHE_FOLDER not in parts:
+            files.append(_run_object(root, source, info))
+    repeated: list[tuple[str, str]] = []
+    listed = tuple(sorted(_once(files, repeated), key=lambda file: natural(file.source)))
+    return RunFiles(root, listed, repeated=tuple(sorted(repeated)))
 
 
 def _once(files: list[RunFile], repeated: list[tuple[str, str]]) -> list[RunFile]:
@@ -455,7 +522,15 @@ def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str
             skipped.append((source, "not a regular file"))
 
 
-def _run_file(root: Path, source: str, status: os.stat_result) -> RunFile:
+def _name(source: str) -> str:
     suffix = next((suffix for suffix in _COMPRESSED if source.endswith(suffix)), "")
+    return source.removesuffix(suffix)
+
+
+def _run_object(root: Path, source: str, info: Mapping[str, Any]) -> RunFile:
+    return RunFile(source, _name(source), root / source, int(info.get("size") or 0), signature_of(info))
+
+
+def _run_file(root: Path, source: str, status: os.stat_result) -> RunFile:
     signature = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
-    return RunFile(source, source.removesuffix(suffix), root / source, status.st_size, signature)
+    return RunFile(source, _name(source), root / source, status.st_size, signature)

@@ -10,8 +10,11 @@ from typing import Any
 
 import duckdb
 import polars as pl
+import pyarrow as pa
+from pyarrow import dataset
 
 from staleness_audit.limits import limits
+from staleness_audit.places import files_at, is_url, ranged, reaching
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
 
@@ -62,7 +65,20 @@ def scan(parts: Path | list[Path], **options: Any) -> pl.LazyFrame:
 
     A folder may be called ``lr=[1,2]`` or ``step=7``, which would be a pattern, or a column of every row.
     """
+    first = parts[0] if isinstance(parts, list) else parts
+    if is_url(first):
+        return _scan_objects(parts if isinstance(parts, list) else [parts])
     return pl.scan_parquet(parts, glob=False, hive_partitioning=False, **options)
+
+
+def _scan_objects(parts: list[Path]) -> pl.LazyFrame:
+    """Scan the Parquet files that URLs name: the columns and row groups that are wanted, a missing column as null."""
+    system = ranged(parts[0])
+    names = [files_at(part)[1] for part in parts]
+    with reaching(parts[0]):
+        schemas = [dataset.dataset(name, filesystem=system, format="parquet").schema for name in names]
+        schema = pa.unify_schemas(schemas, promote_options="permissive")
+        return pl.scan_pyarrow_dataset(dataset.dataset(names, schema=schema, filesystem=system, format="parquet"))
 
 
 def _exactly(path: Path) -> str:
@@ -94,8 +110,18 @@ def write_parquet(connection: duckdb.DuckDBPyConnection, query: str, target: Pat
 def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
     if parts:
+        if is_url(parts[0]):
+            _register(connection, parts[0])
         files = read_parquet(parts, union_by_name=True)
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM {files}')
     else:
         columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
         connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')
+
+
+def _register(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Let a connection read what URLs of this kind name."""
+    system = ranged(path)
+    protocols = [system.protocol] if isinstance(system.protocol, str) else list(system.protocol)
+    if protocols[0] not in connection.list_filesystems():
+        connection.register_filesystem(system)

@@ -19,6 +19,10 @@ class UnreadableInput(AuditError):
     """A path is missing or cannot be read."""
 
 
+class Unreachable(AuditError):
+    """What a URL names cannot be reached, now or at all; says nothing about the logs."""
+
+
 class BrokenPlugin(UserWarning):
     """A parser cannot be loaded; the others still can."""
 

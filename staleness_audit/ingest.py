@@ -9,18 +9,14 @@ parts, and units already read by an interrupted ingestion are not read again.
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import math
 import multiprocessing
-import os
 import re
-import shutil
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, cached_property
@@ -32,7 +28,6 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
@@ -40,8 +35,10 @@ from staleness_audit.engine import connect, create_view, scan
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.limits import limits
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
+from staleness_audit.places import is_url, read_text
 from staleness_audit.readers.lines import is_garbled
 from staleness_audit.sink import PartWriter
+from staleness_audit.store import Store, cache_folder, locked, store, work_folder
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 2
@@ -63,7 +60,7 @@ class Dataset:
     def load(cls, folder: Path) -> Dataset:
         """Read ``run.json``; raises ``UnreadableInput`` if the folder is not one of tables this version can read."""
         try:
-            manifest = json.loads((folder / "run.json").read_text())
+            manifest = json.loads(read_text(folder / "run.json"))
         except (OSError, ValueError) as error:
             raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
         if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
@@ -71,6 +68,11 @@ class Dataset:
                 f"{folder}: tables of another version; make them again with `staleness-audit ingest`."
             )
         return cls(folder, manifest)
+
+    @property
+    def work(self) -> Path:
+        """Folder of this machine for what is derived from the tables."""
+        return work_folder(self.folder)
 
     @property
     def key(self) -> str:
@@ -98,10 +100,15 @@ class Dataset:
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """Open a DuckDB connection with one view per event table."""
-        connection = connect(self.folder)
+        connection = connect(self.work)
         for table in SCHEMAS:
             create_view(connection, table, self.parts(table))
         return connection
+
+
+def is_tables(folder: Path) -> bool:
+    """Whether a folder is one of tables that an ingestion has written."""
+    return (folder / "run.json").is_file() and (folder / ".parts").is_dir()
 
 
 def _empty(table: str) -> pl.LazyFrame:
@@ -137,19 +144,6 @@ class StagedParts:
         return connection
 
 
-def cache_folder(base: Path | None = None) -> Path:
-    """Return the folder of all caches below the current directory, made and self-ignoring for git."""
-    cache = (base or Path.cwd()) / CACHE_FOLDER
-    ignore = cache / ".gitignore"
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        if not ignore.exists():
-            ignore.write_text("*\n")
-    except OSError as error:
-        raise UnreadableInput(f"{cache}: cannot be written ({error.strerror}); name a folder with --tables.") from error
-    return cache
-
-
 def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
     """Return the cache folder of a run below the current directory."""
     identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
@@ -179,41 +173,38 @@ def ingest(
         UnreadableInput: a file cannot be opened, or the folder cannot be written.
     """
     parser = choice.parser
-    inside = run.is_directory and folder.resolve().is_relative_to(run.root)
-    if inside and CACHE_FOLDER not in folder.resolve().relative_to(run.root).parts:
+    if _is_inside(folder, run):
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            return _ingest(run, parser, choice, folder, workers, progress)
+        with locked(work_folder(folder)):
+            return _ingest(run, parser, choice, store(folder), workers, progress)
     except OSError as error:
-        if error.filename is not None and Path(error.filename).is_relative_to(run.root):
+        if error.filename is not None and not is_url(run.root) and Path(error.filename).is_relative_to(run.root):
             raise  # what cannot be read of a run is not for the folder of its tables to mend
         raise UnreadableInput(
             f"{error.filename or folder}: cannot be written ({error.strerror}); choose another --tables folder."
         ) from error
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Let one ingestion at a time work on a folder; the kernel drops the lock when its process ends."""
-    with (folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+def _is_inside(folder: Path, run: RunFiles) -> bool:
+    """Whether a folder is in a run's, and not in a cache there."""
+    if not run.is_directory or is_url(folder) != is_url(run.root):
+        return False
+    at = folder if is_url(folder) else folder.resolve()
+    return at.is_relative_to(run.root) and CACHE_FOLDER not in at.relative_to(run.root).parts
 
 
 def _ingest(
-    run: RunFiles, parser: Parser, choice: plugins.Choice, folder: Path, workers: int | None, progress: Progress | None
+    run: RunFiles, parser: Parser, choice: plugins.Choice, kept: Store, workers: int | None, progress: Progress | None
 ) -> Dataset:
-    old = _load_old(folder, parser)
+    old = _load_old(kept.folder, parser)
     if old is not None:
         run.known = {
             source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
             for source, entry in old.manifest["inputs"].items()
         }
-    parts_folder = folder / ".parts"
-    parts_folder.mkdir(exist_ok=True)
-    units, keys = _read_units(run, parser, parts_folder, workers, progress)
+    kept.begin()
+    units, keys = _read_units(run, parser, kept, workers, progress)
     inputs = _inputs(run, units)
     key = _digest(
         [
@@ -226,15 +217,13 @@ def _ingest(
     )
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
-            return _publish(folder, {**old.manifest, "inputs": inputs})
+            return _publish(kept, {**old.manifest, "inputs": inputs})
         return old
-    facts = _finish(run, keys, key, parts_folder, choice, inputs)
-    return _assemble(run, choice, folder, keys, key, inputs, facts)
+    facts = _finish(run, keys, key, kept, choice, inputs)
+    return _assemble(run, choice, kept, keys, key, inputs, facts)
 
 
 def _load_old(folder: Path, parser: Parser) -> Dataset | None:
-    if not (folder / "run.json").exists():
-        return None
     try:
         old = Dataset.load(folder)
     except UnreadableInput:
@@ -299,7 +288,7 @@ def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
 
 
 def _read_units(
-    run: RunFiles, parser: Parser, parts: Path, workers: int | None, progress: Progress | None
+    run: RunFiles, parser: Parser, kept: Store, workers: int | None, progress: Progress | None
 ) -> tuple[list[Unit], list[str]]:
     """Read the units that have no part yet, while the plan goes on naming others; return all units and their keys."""
     units: list[Unit] = []
@@ -312,7 +301,7 @@ def _read_units(
             key = _unit_key(parser, unit)
             units.append(unit)
             keys.append(key)
-            if key not in seen and not (parts / key).exists():
+            if key not in seen and not kept.has(key):
                 counter.planned += 1
                 yield key, unit
             seen.add(key)
@@ -323,13 +312,13 @@ def _read_units(
         workers = limits().workers if large else 0
     if workers <= 1:
         for key, unit in chain(first, todo):
-            _read_unit(parser, run, unit, parts / key)
+            _read_unit(parser, run, unit, kept, key)
             counter.done(unit)
         return units, keys
     with _pool(parser, workers) as pool:
         futures = []
         for key, unit in chain(first, todo):
-            future = pool.submit(_read_unit, parser, run, unit, parts / key)
+            future = pool.submit(_read_unit, parser, run, unit, kept, key)
             future.add_done_callback(lambda _, unit=unit: counter.done(unit))  # type: ignore[misc]
             futures.append(future)
         for future in futures:
@@ -378,36 +367,23 @@ def _pool(parser: Parser, workers: int) -> Executor:
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
-def _read_unit(parser: Parser, run: RunFiles, unit: Unit, target: Path) -> None:
-    """Read one unit into a folder that appears under its name only when it is whole."""
-    with _fresh_folder(target) as folder, PartWriter(folder) as sink:
+def _read_unit(parser: Parser, run: RunFiles, unit: Unit, kept: Store, key: str) -> None:
+    """Read one unit; its parts appear only when they are whole."""
+    with kept.fresh(key) as folder, PartWriter(folder) as sink:
         parser.read(unit, run, sink)
-
-
-@contextmanager
-def _fresh_folder(target: Path) -> Iterator[Path]:
-    folder = target.with_name(f".{target.name}.{os.getpid()}")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        folder.rename(target)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finish(
     run: RunFiles,
     keys: list[str],
     key: str,
-    parts: Path,
+    kept: Store,
     choice: plugins.Choice,
     inputs: Mapping[str, Any],
 ) -> RunFacts:
     """Let the parser join the units; its rows become one more part, named by the key of the whole run."""
-    staged = StagedParts(parts.parent, parts_by_table([parts / unit for unit in keys]))
-    shutil.rmtree(parts / key, ignore_errors=True)
-    with _fresh_folder(parts / key) as folder, PartWriter(folder) as sink:
+    staged = StagedParts(work_folder(kept.folder), _by_table(chain.from_iterable(kept.parts(keys).values())))
+    with kept.fresh(key, anew=True) as folder, PartWriter(folder) as sink:
         return join_units(run, choice, staged, sink, inputs)
 
 
@@ -474,10 +450,13 @@ def _left_for_another(run: RunFiles, inputs: Collection[str]) -> Iterator[tuple[
 
 def parts_by_table(folders: list[Path]) -> dict[str, list[Path]]:
     """The parts that units left in their folders, by table, in the order of the units."""
+    return _by_table(part for folder in folders for part in sorted(folder.glob("*.parquet")))
+
+
+def _by_table(parts: Iterable[Path]) -> dict[str, list[Path]]:
     tables: dict[str, list[Path]] = {}
-    for folder in folders:
-        for part in sorted(folder.glob("*.parquet")):
-            tables.setdefault(_table_of(part), []).append(part)
+    for part in parts:
+        tables.setdefault(_table_of(part), []).append(part)
     return tables
 
 
@@ -489,28 +468,28 @@ def _table_of(part: Path) -> str:
 def _assemble(
     run: RunFiles,
     choice: plugins.Choice,
-    folder: Path,
+    kept: Store,
     keys: list[str],
     key: str,
     inputs: Mapping[str, Any],
     facts: RunFacts,
 ) -> Dataset:
-    """Link the parts of all units into the folders of their tables, write ``run.json``, and drop what is left over."""
-    parts = folder / ".parts"
+    """Name the parts of all units as those of their tables, write ``run.json``, and drop what is left over."""
     tables: dict[str, list[str]] = {}
-    for unit in [*dict.fromkeys(keys), key]:
-        for part in sorted((parts / unit).glob("*.parquet")):
+    for unit, parts in kept.parts(dict.fromkeys([*keys, key])).items():
+        for part in parts:
             if (table := _table_of(part)) in SCHEMAS:
-                name = f"{table}/{unit}{part.name.removeprefix(table)}"
-                tables.setdefault(table, []).append(name)
-                _link(part, folder / name)
-    tables["sources"] = [f"sources/{key}.parquet"]
-    (folder / "sources").mkdir(exist_ok=True)
-    rows = _rows_per_source(folder, tables)
-    pq.write_table(_sources(run, choice.parser, inputs, rows), folder / tables["sources"][0])
-    dataset = _publish(folder, {**describe(run, choice, facts), "key": key, "tables": tables, "inputs": inputs})
-    _clean(folder, {*keys, key}, tables)
+                tables.setdefault(table, []).append(kept.show(table, unit, part))
+    rows = _rows_per_source(kept.folder, tables)
+    tables["sources"] = [kept.write("sources", key, _sources(run, choice.parser, inputs, rows))]
+    dataset = _publish(kept, {**describe(run, choice, facts), "key": key, "tables": tables, "inputs": inputs})
+    kept.clean({*keys, key}, tables)
     return dataset
+
+
+def _publish(kept: Store, manifest: Mapping[str, Any]) -> Dataset:
+    kept.publish(manifest)
+    return Dataset(kept.folder, manifest)
 
 
 def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str, Any]:
@@ -529,44 +508,12 @@ def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str
     }
 
 
-def _publish(folder: Path, manifest: Mapping[str, Any]) -> Dataset:
-    aside = folder / f".run.json.{os.getpid()}"
-    aside.write_text(json.dumps(manifest, indent=1, ensure_ascii=False))
-    aside.replace(folder / "run.json")
-    return Dataset(folder, manifest)
-
-
-def _link(part: Path, target: Path) -> None:
-    """Make a part appear under its table; one that old tables share with new ones never goes away in between."""
-    target.parent.mkdir(exist_ok=True)
-    if target.exists() and target.samefile(part):
-        return
-    aside = target.with_name(f".{target.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    try:
-        aside.hardlink_to(part)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(part, aside)
-    aside.replace(target)
-
-
-def _clean(folder: Path, keys: set[str], tables: Mapping[str, list[str]]) -> None:
-    kept = {name for parts in tables.values() for name in parts}
-    for table in SCHEMAS:
-        for part in (folder / table).glob("*.parquet"):
-            if f"{table}/{part.name}" not in kept:
-                part.unlink()
-    for unit in (folder / ".parts").iterdir():
-        if unit.name not in keys:
-            shutil.rmtree(unit, ignore_errors=True)
-
-
 def _rows_per_source(folder: Path, tables: Mapping[str, list[str]]) -> dict[str, int]:
     """Count the event-table rows that stand on each file."""
     written = [table for table in PARSER_TABLES if table in tables]
     if not written:
         return {}
-    with connect(folder) as connection:
+    with connect(work_folder(folder)) as connection:
         for table in written:
             create_view(connection, table, [folder / part for part in tables[table]])
         union = " UNION ALL ".join(f"SELECT source::VARCHAR AS source FROM {table}" for table in written)
@@ -580,13 +527,17 @@ def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any], rows: Map
             "path": source,
             "kind": Path(run.file(source).name).suffix.removeprefix("."),
             "bytes": run.file(source).bytes,
-            "digest": "sha256:" + entry["pieces"][-1]["digest"],
+            "digest": _named_digest(entry["pieces"][-1]["digest"]),
             "parser": parser.name,
             "rows": rows.get(source, 0),
         }
         for source, entry in inputs.items()
     ]
     return pa.Table.from_pylist(listed, schema=SCHEMAS["sources"])
+
+
+def _named_digest(digest: str) -> str:
+    return digest if ":" in digest else f"sha256:{digest}"
 
 
 def _plain(value: Any) -> Any:

@@ -77,7 +77,10 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
         return Choice(parser, candidates[finest[0]])
     if finest:
         listed = "; ".join(f"{name} ({candidates[name].evidence[0]})" for name in finest)
-        raise SeveralFrameworks(f"{run.path}: files of several frameworks: {listed}. Choose one with --framework.")
+        raise SeveralFrameworks(
+            f"{run.path}: files of several frameworks: {listed}. Choose one with --framework, or name each run by "
+            "itself."
+        )
     what = f"none of its {len(run.files)} files belongs" if run.is_directory else "it does not belong"
     raise NothingRecognised(
         f"{run.path}: {what} to a known log format ({', '.join(known)}); give the run's own output directory, or name "

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from helpers.cases import SAMPLES
@@ -94,12 +95,19 @@ def test_several_runs_exit_with_the_gravest_code(two_step_run):
 
 
 def test_several_runs_in_one_folder_are_not_taken_for_one(tmp_path):
-    """Both console logs would be read as those of one run, whose verdict neither deserves."""
+    """Both console logs would be read as those of one run, whose verdict neither deserves: each has its own."""
     for name in ("q1-normal", "q1-oversample"):
         shutil.copytree(SAMPLES / "openrlhf" / name / "run", tmp_path / "runs" / name)
-    done = run("audit", tmp_path / "runs")
-    assert done.exit_code == 2
-    assert "q1-normal, q1-oversample each hold openrlhf logs of the same names" in " ".join(done.stderr.split())
+    (tmp_path / "runs" / "notes.txt").write_text("what was changed in between")
+    done = run("audit", tmp_path / "runs", "--format", "json")
+    documents = json.loads(done.stdout)
+    assert [Path(document["run"]["path"]).name for document in documents] == ["q1-normal", "q1-oversample"]
+    assert done.exit_code == max(document["gate"]["exit"] for document in documents)
+    said = " ".join(done.stderr.split())
+    assert "2 runs side by side, each judged by itself" in said and "not read: notes.txt" in said
+    # A command about one run does not choose among them.
+    refused = sentence(run("explain", tmp_path / "runs", "--worst"))
+    assert "q1-normal, q1-oversample each hold openrlhf logs of the same names" in refused
     assert run("audit", tmp_path / "runs" / "q1-normal").exit_code == 0
     # Rollouts here and training there, both numbered from 0, are one run.
     assert run("audit", SAMPLES / "slime" / "fully_async_balanced" / "run", "--bound", "3").exit_code == 0
@@ -117,10 +125,36 @@ def test_several_runs_in_one_folder_are_not_taken_for_one(tmp_path):
 def test_runs_of_frameworks_whose_launches_have_folders_are_told_apart(framework, cases, tmp_path):
     for name in cases:
         shutil.copytree(SAMPLES / framework / name / "run", tmp_path / "runs" / name)
-    done = run("audit", tmp_path / "runs")
-    assert done.exit_code == 2
-    assert f"{cases[0]}, {cases[1]} each hold {framework} logs" in " ".join(done.stderr.split())
+    done = run("audit", tmp_path / "runs", "--format", "json")
+    assert [Path(document["run"]["path"]).name for document in json.loads(done.stdout)] == list(cases)
+    refused = sentence(run("explain", tmp_path / "runs", "--worst"))
+    assert f"{cases[0]}, {cases[1]} each hold {framework} logs" in refused
     assert run("audit", tmp_path / "runs" / cases[1], "--bound", "9").exit_code == 0
+
+
+def test_a_pattern_names_the_runs_it_matches(two_step_run, tmp_path):
+    """`runs/*` in quotes, as from a configuration: natural order, one exit code, the gravest."""
+    for name, bound in (("seed-2", 2), ("seed-10", 1), ("other", 2)):
+        two_step_run(f"runs/{name}", bound=bound)
+    done = run("audit", tmp_path / "runs" / "seed-*", "--format", "json")
+    assert done.exit_code == 1
+    assert [Path(document["run"]["path"]).name for document in json.loads(done.stdout)] == ["seed-2", "seed-10"]
+    assert "nothing matches this pattern" in sentence(run("audit", tmp_path / "runs" / "speed-*"))
+    # What exists is no pattern, whatever it looks like.
+    two_step_run("runs/lr=[1,2]", bound=2)
+    assert run("audit", tmp_path / "runs" / "lr=[1,2]").exit_code == 0
+
+
+def test_folders_of_tables_side_by_side(two_step_run, tmp_path):
+    """What was ingested elsewhere, one folder a run, is audited and compared like the runs."""
+    for name, bound in (("before", 2), ("after", 1)):
+        assert run("ingest", two_step_run(name, bound=bound), "--tables", tmp_path / "tables" / name).exit_code == 0
+    done = run("audit", tmp_path / "tables", "--format", "json")
+    assert done.exit_code == 1
+    assert [document["verdict"] for document in json.loads(done.stdout)] == ["fail", "pass"]
+    compared = json.loads(run("compare", tmp_path / "tables", "--format", "json").stdout)
+    assert len(compared["runs"]) == 2
+    assert "--html takes one RUN" in sentence(run("audit", tmp_path / "tables", "--html", "page.html"))
 
 
 def test_folders_of_steps_are_one_run(tmp_path):
@@ -147,7 +181,7 @@ def test_event_logs_of_one_writer_that_begins_twice_are_two_runs(tmp_path):
 
     write(0, "")
     write(1, "")
-    assert run("audit", tmp_path / "runs").exit_code == 2
+    assert len(json.loads(run("audit", tmp_path / "runs", "--format", "json").stdout)) == 2
     write(1, ', "attempt": 1, "resumed_after": 0')
     assert run("audit", tmp_path / "runs").exit_code == 0
 

@@ -27,6 +27,7 @@ from staleness_audit import ingest as ingestion
 from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import UnreadableInput
+from staleness_audit.store import FolderStore
 
 LINES: list[Line] = closed(
     {"kind": "span", "trajectory_id": "a", "tokens": 10, "version": 2},
@@ -187,12 +188,12 @@ def _at_call(function: Callable[..., Any], number: int) -> Callable[..., Any]:
         (EventsParser, "read", -1),
         (EventsParser, "finish", 1),
         (EventsParser, "finish", -1),
-        (ingestion, "_link", 1),
-        (ingestion, "_link", -2),
+        (FolderStore, "show", 1),
+        (FolderStore, "show", -2),
         (ingestion, "_sources", 1),
-        (ingestion, "_publish", 1),
-        (ingestion, "_publish", -1),
-        (ingestion, "_clean", 1),
+        (FolderStore, "publish", 1),
+        (FolderStore, "publish", -1),
+        (FolderStore, "clean", 1),
     ],
 )
 def test_an_interrupted_ingestion_leaves_old_or_new_tables(

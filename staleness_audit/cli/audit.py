@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,10 +32,12 @@ from staleness_audit.cli.options import (
     ThreadsOption,
     VerboseOption,
     assumed_pairs,
+    place_named,
     step_range,
 )
 from staleness_audit.cli.outputs import Audits, outputs
 from staleness_audit.cli.report import write_html
+from staleness_audit.cli.runs import each_run
 from staleness_audit.errors import AuditError
 from staleness_audit.limits import set_limits
 
@@ -43,7 +46,14 @@ if TYPE_CHECKING:
 
 
 def audit(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Directories or files that runs have written.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            parser=place_named,
+            help="Directories or files that runs have written, patterns of such, or folders with runs side by side.",
+        ),
+    ],
     bound: BoundOption = None,
     framework: FrameworkOption = None,
     max_violations: Annotated[
@@ -121,30 +131,32 @@ def audit(
             given=max_violations is not None or count is not None or strict,
             fail_if=tuple(Threshold.parse(text) for text in fail_if or ()),
             baseline=Baseline.read(baseline) if baseline else None,
-            alone=len(runs) == 1,
         )
         wanted_outputs = outputs(format_, output or ())
         wanted_steps, pairs = step_range(steps), assumed_pairs(assume)
+
+        def judge(run: Path, alone: bool) -> AuditResult:
+            with progress_bar(quiet) as progress:
+                return run_audit(
+                    run,
+                    bound,
+                    framework=framework,
+                    steps=wanted_steps,
+                    tables=tables,
+                    gate=replace(gate, alone=alone),
+                    worst=worst,
+                    assume=pairs,
+                    progress=progress,
+                )
+
         results: list[AuditResult] = []
         unreadable: list[tuple[str, str]] = []
         codes: list[int] = []
-        for run in runs:
-            try:
-                with progress_bar(quiet) as progress:
-                    result = run_audit(
-                        run,
-                        bound,
-                        framework=framework,
-                        steps=wanted_steps,
-                        tables=tables,
-                        gate=gate,
-                        worst=worst,
-                        assume=pairs,
-                        progress=progress,
-                    )
-            except AuditError as error:
-                complain(error)
-                unreadable.append((str(run), str(error)))
+        single = "--tables" if tables is not None else "--html" if html is not None else None
+        for run, result in each_run(runs, judge, single=single, quiet=quiet):
+            if isinstance(result, AuditError):
+                complain(result)
+                unreadable.append((str(run), str(result)))
                 codes.append(EXIT_USAGE)
                 continue
             results.append(result)
@@ -152,7 +164,7 @@ def audit(
             if html is not None:
                 write_html(result, html)
         try:
-            audits = Audits(results, unreadable, len(runs), strict)
+            audits = Audits(results, unreadable, max(len(codes), len(runs)), strict)
             # Files first: a reader of standard output may go away.
             for each in sorted(wanted_outputs, key=lambda each: each.file is None):
                 audits.write(each, verbose=verbose)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from staleness_audit.errors import AuditError
+from staleness_audit.places import place
 
 if TYPE_CHECKING:
     from staleness_audit.api import Steps
@@ -40,8 +41,19 @@ class Count(StrEnum):
     groups = "groups"
 
 
+def place_named(text: str) -> Path:
+    """Return the path, or what a URL names."""
+    try:
+        return place(text)
+    except AuditError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 RunArgument = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Directory or file a run has written, or a folder of tables.")
+    Path,
+    typer.Argument(
+        metavar="RUN", parser=place_named, help="Directory or file a run has written, or a folder of tables."
+    ),
 ]
 BoundOption = Annotated[
     int | None,
@@ -60,6 +72,7 @@ TablesOption = Annotated[
     typer.Option(
         "--tables",
         metavar="DIR",
+        parser=place_named,
         help="Folder for the event tables. Default: a cache in .staleness-audit/ below the current directory.",
     ),
 ]

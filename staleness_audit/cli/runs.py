@@ -3,16 +3,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from staleness_audit.cli.console import progress_bar
+from staleness_audit.cli.console import plain, progress_bar, stderr
 from staleness_audit.cli.options import assumed_pairs, step_range
+from staleness_audit.errors import AuditError
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
     from staleness_audit.ingest import Dataset
     from staleness_audit.rebuild import Rebuilt
+
+Result = TypeVar("Result")
+
+
+def each_run(
+    runs: Sequence[Path], work: Callable[[Path, bool], Result], *, single: str | None, quiet: bool
+) -> Iterator[tuple[Path, Result | AuditError]]:
+    """Work on all runs that the arguments name, as ``several.each`` does, and say which folders hold several.
+
+    ``single``: an option that was given and names one file or folder, so that there must be one run only.
+    """
+    from staleness_audit import several
+
+    def found(folder: Path, side: several.Side) -> None:
+        if single is not None:
+            raise AuditError(f"{single} takes one RUN, and {folder} holds {len(side.runs)} side by side; name one.")
+        if quiet:
+            return
+        names = ", ".join(path.name for path in side.others[:4]) + (" ..." if len(side.others) > 4 else "")
+        without = f" Without a known log format, so not read: {names}." if side.others else ""
+        stderr.print(
+            f"[bold]note[/]: {plain(str(folder))}: {len(side.runs)} runs side by side, each judged by itself. If they "
+            f"are attempts of one run, say so with --framework.{plain(without)}",
+            soft_wrap=True,
+        )
+
+    yield from several.each(runs, work, found)
 
 
 def audited(

@@ -20,6 +20,7 @@ from staleness_audit.cli.options import (
     TablesOption,
     TempDirOption,
     ThreadsOption,
+    place_named,
 )
 from staleness_audit.cli.runs import loaded, rebuilt
 from staleness_audit.errors import AuditError
@@ -28,10 +29,14 @@ from staleness_audit.limits import set_limits
 if TYPE_CHECKING:
     import duckdb
 
+    from staleness_audit.ingest import Dataset
+
 
 def ingest(
     run: RunArgument,
-    tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Folder for the event tables.")],
+    tables: Annotated[
+        Path, typer.Option("--tables", metavar="DIR", parser=place_named, help="Folder for the event tables.")
+    ],
     framework: FrameworkOption = None,
     assume: AssumeOption = None,
     quiet: QuietOption = False,
@@ -44,14 +49,16 @@ def ingest(
         set_limits(memory, threads, temp_dir)
         dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet)
         if not quiet:
-            rows = {name: sum(_rows_in(part) for part in dataset.parts(name)) for name in dataset.manifest["tables"]}
-            counts = ", ".join(f"{name} {count:,}" for name, count in rows.items())
+            counts = ", ".join(f"{name} {_rows_of(dataset, name):,}" for name in dataset.manifest["tables"])
             stdout.print(f"{plain(str(dataset.folder))}: {counts}", soft_wrap=True)
 
 
 def sql(
     run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="Directory or file a run has written, or a folder of tables.")
+        Path | None,
+        typer.Argument(
+            metavar="RUN", parser=place_named, help="Directory or file a run has written, or a folder of tables."
+        ),
     ] = None,
     query: Annotated[
         str | None, typer.Argument(metavar="QUERY", help="DuckDB SQL over the tables and products.")
@@ -99,7 +106,7 @@ def _fetch(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
         yield from rows
 
 
-def _rows_in(part: Path) -> int:
-    import pyarrow.parquet as pq
+def _rows_of(dataset: Dataset, table: str) -> int:
+    import polars as pl
 
-    return int(pq.read_metadata(part).num_rows)
+    return int(dataset.scan(table).select(pl.len()).collect().item())

@@ -46,7 +46,7 @@ def verify(
         with progress_bar(quiet) as progress:
             result = verify_audit(audit, run, progress=progress)
         if format_ is Format.json:
-            print(json_text(result.json(), indent=2))
+            print(json_text(result.json(), indent=True))
         else:
             _print(result, len(result.differences) if verbose else _SHOWN)
     raise typer.Exit(0 if result.same else 1)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from staleness_audit.cli.console import complain, errors, json_text, plain, stderr, stdout
-from staleness_audit.cli.options import BoundOption, FrameworkOption, QuietOption
+from staleness_audit.cli.options import BoundOption, FrameworkOption, QuietOption, place_named
+from staleness_audit.places import local_only
 
 if TYPE_CHECKING:
     from staleness_audit.watch.loop import Show
@@ -28,7 +29,9 @@ class WatchFormat(StrEnum):
 
 
 def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory or file that a run is writing.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", parser=place_named, help="Directory or file that a run is writing.")
+    ],
     bound: BoundOption = None,
     every: Annotated[
         float, typer.Option("--every", min=0.05, metavar="S", help="Seconds between two looks at the run.")
@@ -60,6 +63,7 @@ def watch(
         from staleness_audit.watch.loop import stopping
         from staleness_audit.watch.loop import watch as take_turns
 
+        local_only(run, "watch follows")
         as_json = format_ is WatchFormat.jsonl
         with ExitStack() as stack:
             stop = stack.enter_context(stopping())
@@ -114,7 +118,7 @@ def _metrics(port: int, quiet: bool, stack: ExitStack) -> Show:
 @contextmanager
 def _own_folder() -> Iterator[Path]:
     """Yield a folder for the tables of this watch, on the disk that caches are on; it goes with the watch."""
-    from staleness_audit.ingest import cache_folder
+    from staleness_audit.store import cache_folder
 
     with TemporaryDirectory(prefix="watch-", dir=cache_folder(), ignore_cleanup_errors=True) as folder:
         yield Path(folder)

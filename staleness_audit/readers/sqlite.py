@@ -3,7 +3,8 @@
 SQLite opens a database in WAL mode by writing files next to it, so a run's own file is opened ``immutable`` (no locks,
 no journal, no write) when it has no ``-wal`` beside it. A database with a ``-wal`` is still being written, or was when
 the run died, and its newest rows are only in there: both are copied to a folder of our own and the copy is opened. So
-is a compressed database. Extensions can't be loaded, schema code is not trusted, and size, values and time are bounded.
+is a compressed database, or one that a URL names. Extensions can't be loaded, schema code is not trusted, and size,
+values and time are bounded.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.places import is_url
 
 MAGIC: Final = b"SQLite format 3\x00"
 MAX_COPY_BYTES: Final = 4 << 30
@@ -93,7 +95,7 @@ def open_database(run: RunFiles, source: str) -> Iterator[Database]:
     if not run.head(source, len(MAGIC)).startswith(MAGIC):
         raise DamagedDatabase("it is not an SQLite database")
     wal = wal_of(run, file)
-    if wal is None and not file.compressed:
+    if wal is None and not file.compressed and not is_url(file.path):
         with _connect(file.path, "mode=ro&immutable=1") as connection:
             yield Database(connection)
         return

@@ -25,8 +25,9 @@ import polars as pl
 import pyarrow as pa
 
 from staleness_audit.engine import create_view, scan, write_parquet
-from staleness_audit.ingest import Dataset, locked
+from staleness_audit.ingest import Dataset
 from staleness_audit.rebuild.partitions import DIVIDED, Partitions, count_partitions
+from staleness_audit.store import locked
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
 
@@ -173,10 +174,10 @@ def rebuild(
     """
     first, last = (STEP_RANGE[0] if steps[0] is None else steps[0]), (STEP_RANGE[1] if steps[1] is None else steps[1])
     code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
-    folder = dataset.folder / ".rebuilt" / f"{dataset.key}-{code}"
+    folder = dataset.work / ".rebuilt" / f"{dataset.key}-{code}"
     rebuilt = Rebuilt(dataset, folder)
     if not folder.exists():
-        with locked(dataset.folder):
+        with locked(dataset.work):
             if not folder.exists():  # another process may have made it meanwhile
                 _run(dataset, folder, (first, last), progress)
     return rebuilt

@@ -38,7 +38,7 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
     with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
         stream.seek(piece.start)
         data = stream.read(piece.end - piece.start)
-        first_line, lines = piece.first_line, piece.lines
+        first_line, lines = piece.first_line, piece.lines or data.count(b"\n")
         if first_line == 1 and header_of(data) is not None:
             # The header's keys are its own; without it most pieces need only the common columns.
             data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
