@@ -55,7 +55,8 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
     """What a watch and an audit must agree on; health is ``running`` only in a watch, stories are told by an audit."""
     same = json.loads(json.dumps(document, default=str))
     del same["violations"]["worst"], same["run"]["health"]
-    return same
+    # Which bytes were read, and with which options: what `verify` needs of an audit.
+    return {key: value for key, value in same.items() if key not in ("inputs", "options")}
 
 
 def test_every_state_is_what_an_audit_says(tmp_path: Path, follower: Any) -> None:
