@@ -310,6 +310,7 @@ def test_lines_of_others_in_the_gateways_trace_are_passed_over(tmp_path):
         "(EngineCore_DP0 pid=77) WARNING 11-29 10:10:10 something odd happened",
         "INFO 11-29 16:41:56 [loggers.py:123] Engine 000: Running: 3 reqs",
         "2026-08-03 08:15:02  INFO smg::server: ready",
+        "2026-08-03 10:15:02,446 - file.py - 1 - scored",
         '  File "/opt/x.py", line 3, in f',
     ]
     run = story(tmp_path / "mixed")
@@ -317,7 +318,8 @@ def test_lines_of_others_in_the_gateways_trace_are_passed_over(tmp_path):
     mixed = audit(run.write()).data
     for key in ("verdict", "staleness", "trajectories", "tokens", "diagnostics"):
         assert mixed[key] == plain[key]
-    for number, left in enumerate(("2026-08-03 08:15:02  INFO route_trace: model_ga", "kens=3 dst_instance=0", "@@")):
+    whole = "(Gateway pid=4) 2026-08-03 08:15:02  INFO route_trace: model_gateway/"
+    for number, left in enumerate((whole, whole[:45], whole[:19], whole[16:50], "kens=3 dst_instance=0", "@@")):
         run = story(tmp_path / f"cut{number}")
         run.trace.insert(2, left)
         assert "trace-damaged" in {item["code"] for item in audit(run.write()).data["diagnostics"]["items"]}

@@ -33,11 +33,13 @@ _NUMBERS: Final = {
     "tokens": "response_tokens",
 }
 _TIME: Final = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+_PREFIX: Final = r"^\s*(?:\([\w ]+ pid=\d+(?:, *ip=[^)]*)?\)\s?)+"
+_LEVEL: Final = r"(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)"
 _FOREIGN: Final = (
-    r"^\s*(?:\([\w ]+ pid=\d+|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|CRITICAL)\b|Traceback \(most|File \"|"
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+    rf"^\s*(?:\[?{_LEVEL}\b|Traceback \(most|File \"|"
+    rf"\d{{4}}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\S*\s+{_LEVEL}\s+[A-Za-z_][\w:]*: |[.,]\d+ - ))"
 )
-"""How a line of another process begins that a launcher mixed in."""
+"""How a line of another process begins that a launcher mixed in: with all that leads up to its message."""
 _OWN: Final = r"route_trace|event=|request_id=|prompt_id=|version_tag=|_tokens=|instance=|\x00|\x{FFFD}"
 """Of which a line of the trace has some, however little of it is left."""
 _NEEDED: Final = ("request", "tag", "prompt_tokens", "tokens")
@@ -64,7 +66,7 @@ def _damaged(sink: Sink, source: str, line: int) -> None:
 def _rows(lines: pl.DataFrame) -> pl.DataFrame:
     """Take the lines apart; ``damaged``: without an event, or of a segment without its numbers."""
     clean = lines.with_columns(pl.col("text").str.replace_all(ANSI, ""))
-    clean = clean.filter(~pl.col("text").str.contains(_FOREIGN) | pl.col("text").str.contains(_OWN))
+    clean = clean.filter(~_foreign(pl.col("text")))
     fields = clean.select(
         "line",
         ts=pl.col("text").str.extract(_TIME).str.replace("T", " ").str.to_datetime(
@@ -85,6 +87,13 @@ def _rows(lines: pl.DataFrame) -> pl.DataFrame:
         completed=pl.when(pop).then(pl.col("status") == "completed"),
         damaged=pl.col("event").is_null() | (segment & incomplete),
     )
+
+
+def _foreign(text: pl.Expr) -> pl.Expr:
+    """Whether a line is another process's, and not what is left of one of the trace."""
+    told = text.str.replace(_PREFIX, "")
+    other = ((told != text) & ~told.str.contains(r"^\s*\d")) | told.str.contains(_FOREIGN)
+    return other & ~text.str.contains(_OWN)
 
 
 def _field(name: str) -> pl.Expr:
