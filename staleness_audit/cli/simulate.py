@@ -52,7 +52,7 @@ def simulate(
             "--artifacts",
             metavar="DIR",
             help="Write there what the framework itself would have logged (verl:drop, verl:wait, verl:null, skyrl, "
-            "prime-rl).",
+            "prime-rl, trl).",
         ),
     ] = None,
     compress: Annotated[bool, typer.Option("--compress", help="Compress the event log (.zst).")] = False,

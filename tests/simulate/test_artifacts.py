@@ -47,7 +47,10 @@ def within(known: dict[str, Any], true: dict[str, Any]) -> bool:
 
 def agrees(found: Document, true: Document) -> None:
     assert found["diagnostics"]["errors"] == found["diagnostics"]["warnings"] == 0
-    assert all(row["agrees"] is not False for row in found["reported"])
+    # TRL's own figures are taken when rows are pulled, and say so.
+    assert all(
+        row["agrees"] is not False or "when a sample is pulled" in row["explanation"] for row in found["reported"]
+    )
     assert found["bound"]["value"] == true["bound"]["value"]
     assert found["verdict"] in (true["verdict"], "inconclusive")
     for part, name in (
@@ -79,6 +82,7 @@ CASES = [
     ("skyrl", 1, LONG),
     ("skyrl", 0, LONG),
     ("prime-rl", 1, LONG),
+    ("trl", 1, LONG),
 ]
 
 
@@ -104,6 +108,7 @@ def test_fates_of_a_prime_rl_run(tmp_path: Path) -> None:
     assert dropped["group"]["lo"] + cancelled["lo"] <= gone <= dropped["group"]["hi"] + cancelled["hi"]
 
 
+@pytest.mark.slow
 def test_the_label_race_shows_in_no_artifact(tmp_path: Path) -> None:
     """Labels one too new: two trajectories break the bound, but all that the framework records keeps it."""
     true, found = both("prime-rl", tmp_path, bound=1, seed=2, workload=LONG, settings={"label_race": True})
@@ -164,8 +169,8 @@ class TestCommand:
         assert code == 0 and audit(tmp_path / "artifacts").data["run"]["framework"] == "skyrl"
         code, text = self.run("skyrl", *small, str(tmp_path / "more"), "--artifacts", there)
         assert code == 2 and "is not empty" in text.replace("\n", " ")
-        code, text = self.run("trl", *small, str(tmp_path / "other"), "--artifacts", str(tmp_path / "none"))
-        assert code == 2 and "no writer for trl" in text.replace("\n", " ")
+        code, text = self.run("areal", *small, str(tmp_path / "other"), "--artifacts", str(tmp_path / "none"))
+        assert code == 2 and "no writer for areal" in text.replace("\n", " ")
         assert self.run("skyrl", "--artifacts", there)[0] == 2
         code, text = self.run(
             "prime-rl",

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from staleness_audit.errors import AuditError
-from staleness_audit.simulate.artifacts import prime_rl, skyrl, story, verl
+from staleness_audit.simulate.artifacts import prime_rl, skyrl, story, trl, verl
 
 WRITERS: Mapping[str, Callable[[story.Run, Path], None]] = MappingProxyType(
     {
@@ -21,6 +21,7 @@ WRITERS: Mapping[str, Callable[[story.Run, Path], None]] = MappingProxyType(
         "verl:null": verl.write,
         "skyrl": skyrl.write,
         "prime-rl": prime_rl.write,
+        "trl": trl.write,
     }
 )
 """Policies whose framework's artifacts can be written."""

@@ -71,7 +71,9 @@ def write(run: Run, folder: Path) -> None:
 def _clock(run: Run) -> _Clock:
     """Work out from what the log has: a version is adopted some time after it or its predecessor was out."""
     seen, pause = run.knobs["broadcast_s"], run.knobs["pause_s"] if run.knobs["label_race"] else 0.0
-    applied = list(accumulate(run.published, lambda last, out: max(last, out) + seen + pause, initial=0.0))[1:]
+    applied = list(
+        accumulate((at for at, _ in run.published), lambda last, out: max(last, out) + seen + pause, initial=0.0)
+    )[1:]
     adopted = [at - pause for at in applied]
     shipped: list[Moment] = []
     for step in run.steps:

@@ -48,7 +48,7 @@ class Step:
 class Run:
     """A run: ``policy`` and ``knobs`` it was made with, the groups of a batch, its steps in order.
 
-    ``published``: seconds of each version from 1 on; ``fates``: what was dropped or cancelled, as (kind, when,
+    ``published``: when each version from 1 on was; ``fates``: what was dropped or cancelled, as (kind, when,
     trajectory); ``trajectories``: all, in order of admission.
     """
 
@@ -58,7 +58,7 @@ class Run:
     groups_per_step: int
     group_size: int
     steps: list[Step] = field(default_factory=list)
-    published: list[float] = field(default_factory=list)
+    published: list[Moment] = field(default_factory=list)
     fates: list[tuple[str, Moment, Trajectory]] = field(default_factory=list)
     trajectories: list[Trajectory] = field(default_factory=list)
 
@@ -96,6 +96,6 @@ def read(log: Path) -> Run:
             run.steps.append(Step(event["step"], event["started"], event["ended"], waited, batch, dropped))
             batch, dropped = [], []
         elif kind == "sync":
-            run.published.append(event["ts"])
+            run.published.append((event["ts"], event["n"]))
     run.trajectories.extend(known.values())
     return run
