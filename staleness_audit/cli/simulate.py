@@ -51,7 +51,8 @@ def simulate(
         typer.Option(
             "--artifacts",
             metavar="DIR",
-            help="Write there what the framework itself would have logged (verl:drop, verl:wait, verl:null, skyrl).",
+            help="Write there what the framework itself would have logged (verl:drop, verl:wait, verl:null, skyrl, "
+            "prime-rl, trl).",
         ),
     ] = None,
     compress: Annotated[bool, typer.Option("--compress", help="Compress the event log (.zst).")] = False,

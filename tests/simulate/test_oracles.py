@@ -502,6 +502,7 @@ class TestPrimeRl:
         """Collecting step s: starts from s - 1 - B on."""
         play = Play("prime-rl", batch=99, max_off_policy_steps=bound)
         play.state.marks |= {"shipped": (step - 1,), "policy": (step - 2,)}
+        play.state.counts["arrived"] = 1
         play.state.done = {start: Group(start, start, start, start, 0) for start in range(step)}
         play.collect()
         assert list(play.state.done) == kept

@@ -317,7 +317,10 @@ class TestPrimeRl:
         """Collecting step 6 with B = 2 keeps start versions from 3 on."""
         rules = policy("prime-rl", batch=8, max_off_policy_steps=2)
         state = state_of(
-            4, [(2, 0), (3, 0), (4, 0)], counts={"gate": 1, "applying": 0}, marks={"shipped": (5,), "policy": (4,)}
+            4,
+            [(2, 0), (3, 0), (4, 0)],
+            counts={"gate": 1, "applying": 0, "arrived": 1},
+            marks={"shipped": (5,), "policy": (4,)},
         )
         rules.collect(state)
         assert dropped(state) == [0] and list(state.done) == [1, 2]

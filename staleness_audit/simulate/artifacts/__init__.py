@@ -12,10 +12,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from staleness_audit.errors import AuditError
-from staleness_audit.simulate.artifacts import skyrl, story, verl
+from staleness_audit.simulate.artifacts import prime_rl, skyrl, story, trl, verl
 
 WRITERS: Mapping[str, Callable[[story.Run, Path], None]] = MappingProxyType(
-    {"verl:drop": verl.write, "verl:wait": verl.write, "verl:null": verl.write, "skyrl": skyrl.write}
+    {
+        "verl:drop": verl.write,
+        "verl:wait": verl.write,
+        "verl:null": verl.write,
+        "skyrl": skyrl.write,
+        "prime-rl": prime_rl.write,
+        "trl": trl.write,
+    }
 )
 """Policies whose framework's artifacts can be written."""
 

@@ -22,7 +22,7 @@ class PrimeRl(Policy):
     ``min_burst`` if that is more (rule 1b; 0: without limit). Both take a clock, so the prover leaves them aside, which
     only adds schedules. ``queue_check``: traces that wait are checked (since PR #3313); without it only version changes
     in flight count. ``label_race``: the version counter moves before the engines have the weights (between PR #3050 and
-    #3385), so what starts in between is labelled one too new. Left out: episodes for evaluation.
+    #3385), ``pause_s`` before, so what starts in between is labelled one too new. Left out: episodes for evaluation.
     """
 
     max_off_policy_steps: int = 8
@@ -31,6 +31,7 @@ class PrimeRl(Policy):
     queue_check: bool = True
     label_race: bool = False
     broadcast_s: float = 1.0
+    pause_s: float = 0.3
     adaptive: bool = False
     initial_inflight: int | None = None
     min_inflight: int = 1
@@ -51,7 +52,7 @@ class PrimeRl(Policy):
     def start(self, state: State) -> None:
         """``shipped`` is progress.step - 1, ``policy`` the version counter of the orchestrator."""
         state.marks |= {"shipped": (0,), "policy": (0,)}
-        state.counts |= {"gate": 1, "applying": 0, "burst": 0}
+        state.counts |= {"gate": 1, "applying": 0, "burst": 0, "arrived": 0}
         if self.adaptive:
             start_cap(state, self.initial_inflight or self.min_inflight)
 
@@ -67,7 +68,8 @@ class PrimeRl(Policy):
             state.counts["burst"] += 1
 
     def finished(self, state: State, group: Group) -> None:
-        """What finishes makes room in the pool, and lets the adaptive cap grow."""
+        """What finishes makes room in the pool, lets the adaptive cap grow, and is for the sink to look at."""
+        state.counts["arrived"] += 1
         state.counts["burst"] = max(0, state.counts["burst"] - 1)
         if self.adaptive:
             grow(state, self.max_inflight)
@@ -93,18 +95,23 @@ class PrimeRl(Policy):
         return state.marks["policy"][0], 0
 
     def collect(self, state: State) -> None:
-        """L3: sweep what waits, ship a batch when the version is near enough (4.3, rules 3, 4 and 6)."""
-        while True:
+        """L3: for each arrival sweep what waits, and ship at most one batch (4.3, rules 3 and 4).
+
+        A batch is held, with all later arrivals, until the version is near enough (rule 6).
+        """
+        while state.counts["arrived"]:
             (shipped,), (policy,) = state.marks["shipped"], state.marks["policy"]
             if self.queue_check:
                 for group in [g for g in state.done.values() if g.label < shipped - self.max_off_policy_steps]:
                     state.drop(group)
-            if len(state.done) < self.batch or policy < shipped - TARGET_LAG:
-                return
-            for group in list(state.done.values())[: self.batch]:
-                state.hold(group)
-            state.marks["shipped"] = (shipped + 1,)
-            self._gate(state)
+            if len(state.done) >= self.batch:
+                if policy < shipped - TARGET_LAG:
+                    return
+                for group in list(state.done.values())[: self.batch]:
+                    state.hold(group)
+                state.marks["shipped"] = (shipped + 1,)
+                self._gate(state)
+            state.counts["arrived"] -= 1
 
     def published(self, state: State) -> None:
         """The trainer broadcasts; the orchestrator's watcher has yet to adopt it."""
@@ -116,8 +123,8 @@ class PrimeRl(Policy):
         return ("adopt",) if state.marks["policy"][0] < state.v else ()
 
     def delay(self, name: str) -> float:
-        """A version is seen at the next poll, and applied after a pause and a transfer."""
-        return self.broadcast_s if name == "adopt" else 0.0
+        """A version is seen at the next poll; with the race, the engines are paused for it later."""
+        return self.broadcast_s if name == "adopt" else self.pause_s
 
     def move(self, state: State, name: str) -> None:
         """Adopt: the counter moves and L2 cancels; then the engines are paused, loaded and resumed (4.4)."""
