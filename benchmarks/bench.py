@@ -1,11 +1,11 @@
 """Benchmarks of the audit, as ratios measured in one run; writes RESULTS.md beside this file.
 
     python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
-        [--only events|frameworks|recorder|simulate]
+        [--only events|frameworks|recorder|simulate|scale] [--decades 100000,1000000,10000000]
 
 On canonical logs the whole audit is measured, on the artifacts of each framework the reading (``frameworks.py``), of
-the recorder what it costs its caller (``recorder.py``), of the simulator its time and memory (``simulator.py``); with
-``--only`` the other parts of RESULTS.md stay.
+the recorder what it costs its caller (``recorder.py``), of the simulator its time and memory (``simulator.py``), of the
+audit how it grows with the run (``scale.py``); with ``--only`` the other parts of RESULTS.md stay.
 
 Every command runs as its own process, alternating with those it is compared with; the fastest repetition counts.
 Memory is the peak resident set of the process. Logs are generated once into ``benchmarks/data`` (ignored by git).
@@ -26,6 +26,7 @@ from pathlib import Path
 
 import frameworks
 import recorder
+import scale
 import simulator
 
 HERE = Path(__file__).resolve().parent
@@ -33,6 +34,7 @@ DATA = HERE / "data"
 FRAMEWORKS = "## Artifacts of the frameworks"
 RECORDER = "## The recorder"
 SIMULATOR = "## The simulator"
+SCALE = "## Scale"
 
 
 @dataclass(frozen=True)
@@ -116,11 +118,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--megabytes", type=int, default=32, help="size of each framework's artifact")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", choices=("events", "frameworks", "recorder", "simulate"))
+    parser.add_argument("--only", choices=("events", "frameworks", "recorder", "simulate", "scale"))
+    parser.add_argument("--decades", default="100000,1000000,10000000", help="numbers of trajectories, for scale")
     options = parser.parse_args()
     logs, _, rest = (HERE / "RESULTS.md").read_text().partition(FRAMEWORKS)
     artifacts, _, rest = rest.partition(RECORDER)
-    recording, _, simulating = rest.partition(SIMULATOR)
+    recording, _, rest = rest.partition(SIMULATOR)
+    simulating, _, scaling = rest.partition(SCALE)
     if options.only in (None, "events"):
         logs = "\n".join(measure_events(options))
     if options.only in (None, "frameworks"):
@@ -129,7 +133,9 @@ def main() -> None:
         recording = "\n".join([*recorder.measure_all(options.repeat), "", f"{_machine()}."])
     if options.only in (None, "simulate"):
         simulating = "\n".join(measure_simulator(options))
-    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording, SIMULATOR, simulating]
+    if options.only in (None, "scale"):
+        scaling = "\n".join(measure_scale(options))
+    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording, SIMULATOR, simulating, SCALE, scaling]
     (HERE / "RESULTS.md").write_text("\n\n".join(part.strip() for part in parts) + "\n")
     print((HERE / "RESULTS.md").read_text())
 
@@ -143,6 +149,19 @@ def measure_frameworks(options: argparse.Namespace) -> list[str]:
         "",
         *table,
     ]
+
+
+def measure_scale(options: argparse.Namespace) -> list[str]:
+    """Return the lines of the section about growth."""
+    lines = scale.measure_all(
+        run,
+        generate,
+        megabytes=options.megabytes,
+        trajectories=options.trajectories,
+        decades=[int(count) for count in options.decades.split(",")],
+        repeat=options.repeat,
+    )
+    return [*lines, "", f"{_machine()}."]
 
 
 def measure_simulator(options: argparse.Namespace) -> list[str]:

@@ -22,6 +22,7 @@ from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, default_tables, ingest, is_tables
 from staleness_audit.places import place
+from staleness_audit.pool import Pool
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
 from staleness_audit.report.terminal.words import interval
 from staleness_audit.store import cache_folder
@@ -38,6 +39,7 @@ def load(
     tables: str | Path | None = None,
     assume: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> Dataset:
     """Find, detect and ingest a run; a folder of tables is opened as it is.
 
@@ -47,13 +49,14 @@ def load(
         tables: folder for the event tables; default: a cache below the current directory.
         assume: what the logs don't say, by the parser's own keys.
         progress: called with (done, total, what) as units are read.
+        pool: who reads the units, as ``cluster.connected`` yields it; default: processes of this machine.
 
     Raises:
         AuditError: nothing readable, nothing recognised, or several frameworks at once.
     """
     path = place(path)
     if framework is None and tables is None and is_tables(path):
-        return Dataset.load(path)
+        return Dataset.load(path if pool is None else path.resolve())
     run = discover(path)
     run.assume = dict(assume or {})
     choice = plugins.choose(run, framework)
@@ -63,7 +66,7 @@ def load(
         takes = ", ".join(known) or "nothing"
         raise AuditError(f"The {choice.parser.name} parser knows no assumption {', '.join(unknown)}; it takes {takes}.")
     folder = place(tables) if tables is not None else default_tables(run, name)
-    return ingest(run, choice, folder, progress=progress)
+    return ingest(run, choice, folder if pool is None else folder.resolve(), progress=progress, pool=pool)
 
 
 def audit(
@@ -77,6 +80,7 @@ def audit(
     worst: int = 10,
     assume: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> AuditResult:
     """Audit one run: whether every trained token was within the bound, and what that cost.
 
@@ -90,14 +94,15 @@ def audit(
         worst: how many violations to tell with their story.
         assume: what the logs don't say, by the parser's own keys.
         progress: called with (done, total, what).
+        pool: who reads units and rebuilds partitions, as ``cluster.connected`` yields it; default: this machine.
 
     Raises:
         AuditError: the run cannot be audited; the message says what to do.
     """
     if bound is not None and bound < 0:
         raise AuditError(f"The bound is {bound}; it is a number of versions, 0 or more.")
-    dataset = load(path, framework=framework, tables=tables, assume=assume, progress=progress)
-    rebuilt = rebuild(dataset, steps, progress)
+    dataset = load(path, framework=framework, tables=tables, assume=assume, progress=progress, pool=pool)
+    rebuilt = rebuild(dataset, steps, progress, pool)
     data = check(rebuilt, bound, gate=gate, worst=worst)
     data["options"] = {
         "bound": bound,

@@ -36,6 +36,7 @@ from staleness_audit.errors import UnreadableInput
 from staleness_audit.limits import limits
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.places import is_url, read_text
+from staleness_audit.pool import Pool
 from staleness_audit.readers.lines import is_garbled
 from staleness_audit.sink import PartWriter
 from staleness_audit.store import Store, cache_folder, locked, store, work_folder
@@ -159,6 +160,7 @@ def ingest(
     *,
     workers: int | None = None,
     progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> Dataset:
     """Bring the tables in ``folder`` up to date with the run's files and return them.
 
@@ -168,16 +170,16 @@ def ingest(
         folder: where the tables live; made if missing. Must not be inside the run directory.
         workers: processes for units; default: one per core for large inputs, none for small ones.
         progress: called after every unit.
+        pool: reads the units, instead of processes of this machine.
 
     Raises:
         UnreadableInput: a file cannot be opened, or the folder cannot be written.
     """
-    parser = choice.parser
     if _is_inside(folder, run):
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         with locked(work_folder(folder)):
-            return _ingest(run, parser, choice, store(folder), workers, progress)
+            return _ingest(run, choice, store(folder), _Readers(workers, pool), progress)
     except OSError as error:
         if error.filename is not None and not is_url(run.root) and Path(error.filename).is_relative_to(run.root):
             raise  # what cannot be read of a run is not for the folder of its tables to mend
@@ -194,9 +196,18 @@ def _is_inside(folder: Path, run: RunFiles) -> bool:
     return at.is_relative_to(run.root) and CACHE_FOLDER not in at.relative_to(run.root).parts
 
 
+@dataclass(frozen=True)
+class _Readers:
+    """Who reads units: so many processes of this machine (None: what is worth it), or a pool."""
+
+    workers: int | None
+    pool: Pool | None
+
+
 def _ingest(
-    run: RunFiles, parser: Parser, choice: plugins.Choice, kept: Store, workers: int | None, progress: Progress | None
+    run: RunFiles, choice: plugins.Choice, kept: Store, readers: _Readers, progress: Progress | None
 ) -> Dataset:
+    parser = choice.parser
     old = _load_old(kept.folder, parser)
     if old is not None:
         run.known = {
@@ -204,7 +215,7 @@ def _ingest(
             for source, entry in old.manifest["inputs"].items()
         }
     kept.begin()
-    units, keys = _read_units(run, parser, kept, workers, progress)
+    units, keys = _read_units(run, parser, kept, readers, progress)
     inputs = _inputs(run, units)
     key = _digest(
         [
@@ -288,7 +299,7 @@ def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
 
 
 def _read_units(
-    run: RunFiles, parser: Parser, kept: Store, workers: int | None, progress: Progress | None
+    run: RunFiles, parser: Parser, kept: Store, readers: _Readers, progress: Progress | None
 ) -> tuple[list[Unit], list[str]]:
     """Read the units that have no part yet, while the plan goes on naming others; return all units and their keys."""
     units: list[Unit] = []
@@ -307,7 +318,11 @@ def _read_units(
             seen.add(key)
 
     todo = unread()
+    if readers.pool is not None:
+        _read_in_pool(run, parser, kept, readers.pool, todo, counter)
+        return units, keys
     first, large = _until_large(todo, _parallel_from(parser))
+    workers = readers.workers
     if workers is None:
         workers = limits().workers if large else 0
     if workers <= 1:
@@ -324,6 +339,31 @@ def _read_units(
         for future in futures:
             future.result()
     return units, keys
+
+
+def _read_in_pool(
+    run: RunFiles, parser: Parser, kept: Store, pool: Pool, todo: Iterator[tuple[str, Unit]], counter: _Counter
+) -> None:
+    """Let a pool read units; a worker that is lost costs those that it was reading."""
+    shared = pool.share((parser, dataclasses.replace(run, known={}), kept))
+    futures = {}
+    for key, unit in todo:
+        futures[key] = pool.submit(_read_shared, shared, unit, key)
+        futures[key].add_done_callback(lambda _, unit=unit: counter.done(unit))  # type: ignore[misc]
+    for future in futures.values():
+        future.result()
+    if futures:
+        kept.begin()
+    if missing := [key for key in futures if not kept.has(key)]:
+        raise UnreadableInput(
+            f"{kept.folder}: {len(missing)} of {len(futures)} parts that workers wrote are not to be seen from here; "
+            "name with --tables a folder that all machines share, or a URL."
+        )
+
+
+def _read_shared(shared: tuple[Parser, RunFiles, Store], unit: Unit, key: str) -> None:
+    parser, run, kept = shared
+    _read_unit(parser, run, unit, kept, key)
 
 
 class _Counter:

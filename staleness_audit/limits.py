@@ -50,6 +50,12 @@ def limits() -> Limits:
     )
 
 
+def environment() -> dict[str, str]:
+    """Return the variables that are set, for processes elsewhere."""
+    names = (_MEMORY, _THREADS, _TEMP_DIR, "POLARS_MAX_THREADS")
+    return {name: value for name in names if (value := os.environ.get(name))}
+
+
 def set_limits(memory: str | None, threads: int | None, spill: Path | None) -> None:
     """Set limits for this process and those it starts; None leaves what is in force.
 

@@ -224,6 +224,17 @@ def upload(folder: Path, target: Path) -> None:
         system.put([str(file) for file in files], [f"{base}/{file.name}" for file in files])
 
 
+def fetched(path: Path, folder: Path) -> Path:
+    """Move a file into a folder of this machine; one that a URL names is copied."""
+    target = folder / path.name
+    if not is_url(path):
+        return path.rename(target)
+    with reaching(path):
+        system, name = files_at(path)
+        system.get_file(name, str(target))
+    return target
+
+
 def local_only(path: Path, what: str) -> Path:
     """Return a path of this machine; ``UnreadableInput`` for a URL, of which ``what`` is not possible."""
     if is_url(path):

@@ -32,13 +32,7 @@ def server() -> Iterator[ObjectStore]:
 @pytest.fixture
 def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
     """The store with an empty bucket, reached through the ordinary variables."""
-    for name, value in {
-        "AWS_ENDPOINT_URL": server.url,
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_MAX_ATTEMPTS": "2",
-    }.items():
+    for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     fs = fsspec.filesystem("s3", skip_instance_cache=True)
     if fs.exists("bucket"):
@@ -72,8 +66,8 @@ def without_path(data: dict[str, Any]) -> dict[str, Any]:
     [
         "slime/fully_async_balanced",  # torch files, event files, a console
         "prime-rl/strict_bound2",  # JSON lines
-        "roll/agentic_native",  # compressed logs
-        "trl/fixed-ga1-s1",
+        pytest.param("roll/agentic_native", marks=pytest.mark.slow),  # compressed logs
+        pytest.param("trl/fixed-ga1-s1", marks=pytest.mark.slow),
     ],
 )
 def test_a_run_on_s3_is_judged_like_its_copy_here(store: ObjectStore, case: str) -> None:

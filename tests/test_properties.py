@@ -125,7 +125,7 @@ def test_nor_does_rebuilding_it_in_partitions(run: Run, seed: int, way: hide.Hid
     documents = []
     for count in (1, 3):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rebuild, "count_partitions", lambda _, count=count: count)
+            patch.setattr(rebuild, "count_partitions", lambda *_, count=count: count)
             documents.append({**audited(files, 1, worst=3), "run": None})
     assert documents[0] == documents[1]
 

@@ -295,9 +295,16 @@ class TestPartitions:
         monkeypatch.setenv("STALENESS_AUDIT_MEMORY", "400MB")
         assert count_partitions(connection) == 4  # 1300 = 3 * 400 + 100
 
+    def test_so_many_are_made(self, audited: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(partitions, "BYTES_PER_ROW", 10**8)
+        monkeypatch.setenv("STALENESS_AUDIT_MEMORY", "400MB")
+        result = audited(closed(*self.LOG), bound=1)
+        assert len(result.rebuilt.parts("trajectory_lives")) == 4
+        assert result.data["tokens"]["generated"] == exact(100)
+
     @pytest.mark.parametrize("count", [1, 2, 7])
     def test_they_add_up(self, audited: Audit, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-        monkeypatch.setattr(rebuilding, "count_partitions", lambda _: count)
+        monkeypatch.setattr(rebuilding, "count_partitions", lambda *_: count)
         result = audited(closed(*self.LOG), bound=1)
         assert len(result.rebuilt.parts("trajectory_lives")) == count
         # Both members of g were dropped, 30 tokens; c has staleness 2, the stray 1.
@@ -309,7 +316,7 @@ class TestPartitions:
         assert result.explain("b").fates == ("dropped:stale",)
 
     def test_no_file_of_theirs_is_left(self, audited: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(rebuilding, "count_partitions", lambda _: 2)
+        monkeypatch.setattr(rebuilding, "count_partitions", lambda *_: 2)
         folder = audited(closed(*self.LOG), bound=1).rebuilt.folder
         assert {part.name.split(".")[0] for part in folder.iterdir()} == {
             module.product for module in rebuilding.modules() if module.published and not module.lens

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,9 +24,12 @@ from staleness_audit.cli.options import (
     AuditFormat,
     BoundOption,
     Count,
+    Engine,
+    EngineOption,
     FrameworkOption,
     MemoryOption,
     QuietOption,
+    RayAddressOption,
     StepsOption,
     TablesOption,
     TempDirOption,
@@ -34,6 +38,7 @@ from staleness_audit.cli.options import (
     assumed_pairs,
     place_named,
     step_range,
+    workers_of,
 )
 from staleness_audit.cli.outputs import Audits, outputs
 from staleness_audit.cli.report import write_html
@@ -43,6 +48,7 @@ from staleness_audit.limits import set_limits
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
+    from staleness_audit.pool import Pool
 
 
 def audit(
@@ -107,6 +113,8 @@ def audit(
     memory: MemoryOption = None,
     threads: ThreadsOption = None,
     temp_dir: TempDirOption = None,
+    engine: EngineOption = Engine.local,
+    ray_address: RayAddressOption = None,
 ) -> None:
     """Audit runs: verdict, violations with their log lines, cost, throughput; the exit code is the gate."""
     with errors():
@@ -135,7 +143,7 @@ def audit(
         wanted_outputs = outputs(format_, output or ())
         wanted_steps, pairs = step_range(steps), assumed_pairs(assume)
 
-        def judge(run: Path, alone: bool) -> AuditResult:
+        def judge(pool: Pool | None, run: Path, alone: bool) -> AuditResult:
             with progress_bar(quiet) as progress:
                 return run_audit(
                     run,
@@ -147,22 +155,24 @@ def audit(
                     worst=worst,
                     assume=pairs,
                     progress=progress,
+                    pool=pool,
                 )
 
         results: list[AuditResult] = []
         unreadable: list[tuple[str, str]] = []
         codes: list[int] = []
         single = "--tables" if tables is not None else "--html" if html is not None else None
-        for run, result in each_run(runs, judge, single=single, quiet=quiet):
-            if isinstance(result, AuditError):
-                complain(result)
-                unreadable.append((str(run), str(result)))
-                codes.append(EXIT_USAGE)
-                continue
-            results.append(result)
-            codes.append(result.exit_code)
-            if html is not None:
-                write_html(result, html)
+        with workers_of(engine, ray_address) as pool:
+            for run, result in each_run(runs, partial(judge, pool), single=single, quiet=quiet):
+                if isinstance(result, AuditError):
+                    complain(result)
+                    unreadable.append((str(run), str(result)))
+                    codes.append(EXIT_USAGE)
+                    continue
+                results.append(result)
+                codes.append(result.exit_code)
+                if html is not None:
+                    write_html(result, html)
         try:
             audits = Audits(results, unreadable, max(len(codes), len(runs)), strict)
             # Files first: a reader of standard output may go away.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +16,7 @@ from staleness_audit.places import place
 
 if TYPE_CHECKING:
     from staleness_audit.api import Steps
+    from staleness_audit.pool import Pool
 
 
 class Format(StrEnum):
@@ -31,6 +35,13 @@ class AuditFormat(StrEnum):
     sarif = "sarif"
     github = "github"
     markdown = "markdown"
+
+
+class Engine(StrEnum):
+    """Who reads units and rebuilds partitions."""
+
+    local = "local"
+    ray = "ray"
 
 
 class Count(StrEnum):
@@ -101,9 +112,37 @@ TempDirOption = Annotated[
     Path | None,
     typer.Option("--temp-dir", metavar="DIR", help="Folder for what is spilled. Default: beside the tables."),
 ]
+EngineOption = Annotated[
+    Engine, typer.Option("--engine", help="Who does the work: this machine, or the workers of a Ray cluster.")
+]
+RayAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="The cluster, as Ray writes it. Default: RAY_ADDRESS, else a cluster started on this machine.",
+    ),
+]
 StepsOption = Annotated[
     str | None, typer.Option("--steps", metavar="A:B", help="Only training steps A to B; either may be left out.")
 ]
+
+
+@contextmanager
+def workers_of(engine: Engine, address: str | None) -> Iterator[Pool | None]:
+    """Yield the workers that ``--engine`` and ``--ray-address`` ask for; None for this machine.
+
+    Ray reports on standard output, which is for results: what is printed meanwhile goes to standard error.
+    """
+    if engine is Engine.local:
+        if address is not None:
+            raise AuditError("--ray-address says where a Ray cluster is; give --engine ray too.")
+        yield None
+        return
+    from staleness_audit.cluster import connected  # noqa: PLC0415 - only if it is asked for
+
+    with redirect_stdout(sys.stderr), connected(address) as cluster:
+        yield cluster
 
 
 def step_range(text: str | None) -> Steps:

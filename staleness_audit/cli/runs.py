@@ -14,6 +14,7 @@ from staleness_audit.errors import AuditError
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
     from staleness_audit.ingest import Dataset
+    from staleness_audit.pool import Pool
     from staleness_audit.rebuild import Rebuilt
 
 Result = TypeVar("Result")
@@ -72,13 +73,21 @@ def audited(
         )
 
 
-def loaded(run: Path, *, framework: str | None, tables: Path | None, assume: list[str] | None, quiet: bool) -> Dataset:
+def loaded(
+    run: Path,
+    *,
+    framework: str | None,
+    tables: Path | None,
+    assume: list[str] | None,
+    quiet: bool,
+    pool: Pool | None = None,
+) -> Dataset:
     """Only read its event tables."""
     from staleness_audit.api import load
 
     pairs = assumed_pairs(assume)
     with progress_bar(quiet) as progress:
-        return load(run, framework=framework, tables=tables, assume=pairs, progress=progress)
+        return load(run, framework=framework, tables=tables, assume=pairs, progress=progress, pool=pool)
 
 
 def rebuilt(dataset: Dataset, *, quiet: bool) -> Rebuilt:

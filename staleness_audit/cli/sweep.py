@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from staleness_audit.cli.console import errors, progress_bar, stdout
-from staleness_audit.cli.options import QuietOption
+from staleness_audit.cli.options import Engine, EngineOption, QuietOption, RayAddressOption, workers_of
 from staleness_audit.cli.policies import BatchOption, settings
 from staleness_audit.errors import AuditError
 
@@ -46,6 +46,8 @@ def sweep(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Where results go; a sweep goes on where it was.")
     ] = Path("sweep"),
+    engine: EngineOption = Engine.local,
+    ray_address: RayAddressOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Simulate a grid of policies, bounds, workloads and knobs; write results.parquet and a page that compares them.
@@ -70,8 +72,8 @@ def sweep(
                 costs=settings(cost, "--cost"),
             )
         )
-        with progress_bar(quiet) as bar:
-            table = grids.sweep(points, out, workers=workers, progress=bar)
+        with workers_of(engine, ray_address) as pool, progress_bar(quiet) as bar:
+            table = grids.sweep(points, out, workers=workers, progress=bar, pool=pool)
         write_page(table, out / "sweep.html")
         _print_sweep(table, out)
 

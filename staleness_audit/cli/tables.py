@@ -12,15 +12,19 @@ import typer
 from staleness_audit.cli.console import errors, json_text, plain, stdout
 from staleness_audit.cli.options import (
     AssumeOption,
+    Engine,
+    EngineOption,
     Format,
     FrameworkOption,
     MemoryOption,
     QuietOption,
+    RayAddressOption,
     RunArgument,
     TablesOption,
     TempDirOption,
     ThreadsOption,
     place_named,
+    workers_of,
 )
 from staleness_audit.cli.runs import loaded, rebuilt
 from staleness_audit.errors import AuditError
@@ -43,11 +47,14 @@ def ingest(
     memory: MemoryOption = None,
     threads: ThreadsOption = None,
     temp_dir: TempDirOption = None,
+    engine: EngineOption = Engine.local,
+    ray_address: RayAddressOption = None,
 ) -> None:
     """Only write the event tables (Parquet), without judging."""
     with errors():
         set_limits(memory, threads, temp_dir)
-        dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet)
+        with workers_of(engine, ray_address) as pool:
+            dataset = loaded(run, framework=framework, tables=tables, assume=assume, quiet=quiet, pool=pool)
         if not quiet:
             counts = ", ".join(f"{name} {_rows_of(dataset, name):,}" for name in dataset.manifest["tables"])
             stdout.print(f"{plain(str(dataset.folder))}: {counts}", soft_wrap=True)

@@ -26,8 +26,10 @@ import pyarrow as pa
 
 from staleness_audit.engine import create_view, scan, write_parquet
 from staleness_audit.ingest import Dataset
-from staleness_audit.rebuild.partitions import DIVIDED, Partitions, count_partitions
-from staleness_audit.store import locked
+from staleness_audit.places import fetched, is_url
+from staleness_audit.pool import Here, Pool
+from staleness_audit.rebuild.partitions import DIVIDED, Divided, by_partition, count_partitions, divide, select, shares
+from staleness_audit.store import FolderStore, Store, locked, store
 
 STEP_RANGE = (-(2**31), 2**31 - 1)
 
@@ -166,11 +168,12 @@ def rebuild(
     dataset: Dataset,
     steps: tuple[int | None, int | None] = (None, None),
     progress: Callable[[int, int, str], None] | None = None,
+    pool: Pool | None = None,
 ) -> Rebuilt:
     """Run the modules over a dataset, or return what an earlier run over the same tables left.
 
     ``steps``: first and last training step that count (the framework's numbers, None = no limit). Trajectories trained
-    only in other steps are left out; those that were never trained are all kept.
+    only in other steps are left out; those that were never trained are all kept. ``pool``: rebuilds the partitions.
     """
     first, last = (STEP_RANGE[0] if steps[0] is None else steps[0]), (STEP_RANGE[1] if steps[1] is None else steps[1])
     code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
@@ -179,12 +182,16 @@ def rebuild(
     if not folder.exists():
         with locked(dataset.work):
             if not folder.exists():  # another process may have made it meanwhile
-                _run(dataset, folder, (first, last), progress)
+                _run(dataset, folder, (first, last), progress, pool or Here())
     return rebuilt
 
 
 def _run(
-    dataset: Dataset, folder: Path, steps: tuple[int, int], progress: Callable[[int, int, str], None] | None
+    dataset: Dataset,
+    folder: Path,
+    steps: tuple[int, int],
+    progress: Callable[[int, int, str], None] | None,
+    pool: Pool,
 ) -> None:
     """Run all modules into ``folder``, which appears only when it is whole; drop what older tables left."""
     aside = folder.with_name(f".{folder.name}")
@@ -195,14 +202,14 @@ def _run(
         prepare(connection, dataset, *steps)
         counter.total = len(modules())
         _run_stage(connection, "run", aside, counter)
-        count = count_partitions(connection)
+        count = count_partitions(connection, pool.width)
         if count == 1:
             _run_stage(connection, "part", aside, counter)
+            _run_stage(connection, "whole", aside, counter)
         else:
-            counter.total += (count - 1) * sum(module.stage == "part" for module in modules())
-            _run_partitions(connection, Partitions(connection, dataset, aside / ".partitions", count), aside, counter)
-        _run_stage(connection, "whole", aside, counter)
-    shutil.rmtree(aside / ".partitions", ignore_errors=True)
+            with _exchange(dataset, aside, pool) as kept:
+                _run_partitions(connection, dataset, steps, count, kept, aside, counter, pool)
+                _run_stage(connection, "whole", aside, counter)
     for other in folder.parent.iterdir():
         if not other.name.startswith(dataset.key) and other != aside:
             shutil.rmtree(other, ignore_errors=True)
@@ -232,25 +239,81 @@ def _run_stage(connection: duckdb.DuckDBPyConnection, stage: str, folder: Path, 
             _drop(connection, _last_used_by(index))
 
 
+@contextmanager
+def _exchange(dataset: Dataset, folder: Path, pool: Pool) -> Iterator[Store]:
+    """Yield where partitions and what they yield are kept meanwhile: where all who rebuild them see it."""
+    if is_url(dataset.folder) and not isinstance(pool, Here):
+        place = dataset.folder / ".exchange" / folder.name.removeprefix(".")
+        kept = store(place)
+        kept.begin()
+        try:
+            yield kept
+        finally:
+            kept.clean((), {})
+        return
+    place = folder / ".partitions"
+    kept = FolderStore(place)
+    kept.begin()
+    yield kept
+    shutil.rmtree(place, ignore_errors=True)
+
+
 def _run_partitions(
-    connection: duckdb.DuckDBPyConnection, partitions: Partitions, folder: Path, counter: _Counter
+    connection: duckdb.DuckDBPyConnection,
+    dataset: Dataset,
+    steps: tuple[int, int],
+    count: int,
+    kept: Store,
+    folder: Path,
+    counter: _Counter,
+    pool: Pool,
 ) -> None:
-    """Run the modules over one partition after the other; what the whole needs of them goes through files."""
-    handed = _handed_over()
-    for number in range(partitions.count):
-        partitions.select(number)
+    """Divide the tables, and run the modules over each partition; what the whole needs of them goes through files."""
+    todo = {f"{table}-{at}": (table, parts) for at, (table, parts) in enumerate(shares(dataset, pool.width))}
+    counter.total += len(todo) + (count - 1) * sum(module.stage == "part" for module in modules())
+    shared = pool.share((dataset, count, kept))
+    for _ in pool.each(divide, [(shared, table, parts, unit) for unit, (table, parts) in todo.items()]):
+        counter.starts("dividing")
+    divided = by_partition(((todo[unit][0], files) for unit, files in kept.parts(todo).items()), count)
+    shared = pool.share((dataset, steps, _run_tables(connection), kept))
+    for _ in pool.each(_run_partition, [(shared, number, files) for number, files in enumerate(divided)]):
+        for module in modules():
+            if module.stage == "part":
+                counter.starts(module.product)
+    found: dict[str, list[Path]] = {}
+    published = {module.product for module in modules() if module.published}
+    for parts in kept.parts([f"partition-{number}" for number in range(count)]).values():
+        for part in parts:
+            product = part.name.split(".", 1)[0]
+            found.setdefault(product, []).append(fetched(part, folder) if product in published else part)
+    for product, files in found.items():
+        create_view(connection, product, files)
+
+
+def _run_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
+    """What the modules over the whole run have yielded, for those who look at a part of it."""
+    return {
+        module.product: connection.sql(f"SELECT * FROM {module.product}").to_arrow_table()
+        for module in modules()
+        if module.stage == "run"
+    }
+
+
+def _run_partition(
+    shared: tuple[Dataset, tuple[int, int], dict[str, pa.Table], Store], number: int, partition: Divided
+) -> None:
+    """Run the modules over one partition; leave what is published, and what the whole needs of it."""
+    dataset, steps, given, kept = shared
+    with kept.fresh(f"partition-{number}", anew=True) as folder, dataset.connect() as connection:
+        prepare(connection, dataset, *steps)
+        for product, rows in given.items():
+            connection.register(product, rows)
+        select(connection, partition)
         for index, module in enumerate(modules()):
-            if module.stage != "part":
-                continue
-            counter.starts(module.product)
-            place = folder if module.published else folder / ".partitions" if module.product in handed else None
-            make(connection, module, place / f"{module.product}.{number}.parquet" if place else None)
-            _drop(connection, _last_used_by(index))
-    partitions.select_all()
-    for module in modules():
-        if module.stage == "part" and (module.published or module.product in handed):
-            place = folder if module.published else folder / ".partitions"
-            create_view(connection, module.product, sorted(place.glob(f"{module.product}.*.parquet")))
+            if module.stage == "part":
+                leaves = module.published or module.product in _handed_over()
+                make(connection, module, folder / f"{module.product}.{number}.parquet" if leaves else None)
+                _drop(connection, _last_used_by(index))
 
 
 def _drop(connection: duckdb.DuckDBPyConnection, products: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ import polars as pl
 
 from staleness_audit.errors import AuditError
 from staleness_audit.limits import limits
+from staleness_audit.pool import Pool
 from staleness_audit.simulate.policies import POLICIES, build
 from staleness_audit.simulate.setup import Setup, read_costs
 from staleness_audit.simulate.workload import read_workload
@@ -163,7 +164,12 @@ def run(point: Point) -> dict[str, Any]:
 
 
 def sweep(
-    points: Sequence[Point], folder: Path, *, workers: int | None = None, progress: Progress | None = None
+    points: Sequence[Point],
+    folder: Path,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    pool: Pool | None = None,
 ) -> pl.DataFrame:
     """Make all runs that ``folder`` does not hold yet, and write ``results.parquet`` there.
 
@@ -172,6 +178,7 @@ def sweep(
         folder: where finished runs are noted one by one, so that an interrupted sweep goes on where it was.
         workers: processes; default: one per processor.
         progress: is told of every finished run.
+        pool: makes the runs, instead of processes of this machine.
 
     Raises:
         AuditError: the folder can't be written or holds something else.
@@ -183,7 +190,7 @@ def sweep(
         wanted = {point.key(): point for point in points}
         missing = [point for key, point in wanted.items() if key not in rows]
         with notes.open("a", encoding="utf-8") as file:
-            for done, row in enumerate(_parallel(missing, workers), start=len(wanted) - len(missing) + 1):
+            for done, row in enumerate(_parallel(missing, workers, pool), start=len(wanted) - len(missing) + 1):
                 rows[row["key"]] = row
                 file.write(json.dumps(row) + "\n")
                 file.flush()
@@ -214,13 +221,16 @@ def _noted(notes: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def _parallel(points: Sequence[Point], workers: int | None) -> Iterator[dict[str, Any]]:
+def _parallel(points: Sequence[Point], workers: int | None, pool: Pool | None) -> Iterator[dict[str, Any]]:
+    if pool is not None:
+        yield from pool.each(run, [(point,) for point in points])
+        return
     workers = workers or limits().workers
     if workers == 1 or len(points) < 2:
         yield from map(run, points)
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for finished in as_completed([pool.submit(run, point) for point in points]):
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as processes:
+        for finished in as_completed([processes.submit(run, point) for point in points]):
             yield finished.result()
 
 

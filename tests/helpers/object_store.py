@@ -47,6 +47,16 @@ class ObjectStore:
         request.bytes = len(body) if request.method == "GET" else 0
         return [body]
 
+    def environment(self) -> dict[str, str]:
+        """The variables through which it is reached."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_MAX_ATTEMPTS": "2",
+        }
+
     def read(self, suffix: str) -> int:
         """Bytes of objects of which the names end so that were sent."""
         return sum(request.bytes for request in self.requests if request.path.endswith(suffix))
