@@ -213,7 +213,7 @@ DAMAGES: tuple[Damage, ...] = (
     _one(content.cut_mid_member, _is_zip, visible=True),
     _renamed("cut_pickle", _one(content.cut_anywhere, _is_pickle, visible=True)),
     _renamed("cut_compressed", _one(content.cut_anywhere, is_packed, packed=False, visible=True)),
-    _renamed("cut_binary", _one(content.cut_anywhere, is_binary)),
+    _renamed("cut_binary", _one(content.cut_anywhere, is_binary, shortens=True)),
     _renamed("cut_document", _one(content.cut_anywhere, lambda path: plain_name(path).suffix in WRITTEN_WHOLE)),
     Damage("cut_everything", cut_everything, early=True),
     Damage("delete_file", delete_file),
