@@ -120,13 +120,14 @@ def verify(audit_file: str | Path, path: str | Path, *, progress: Progress | Non
 
     Args:
         audit_file: what ``audit --format json`` wrote. Of several audits it is the one of this path.
-        path: the run's directory or file. Its tables are made afresh: no cache is trusted.
+        path: the run's directory or file, or a URL of one. Its tables are made afresh: no cache is trusted.
         progress: called with (done, total, what).
 
     Raises:
         AuditError: the file holds no audit of this run, or the run cannot be audited.
     """
-    recorded = _recorded(Path(audit_file), Path(path))
+    path = place(path)
+    recorded = _recorded(Path(audit_file), path)
     options = recorded.get("options") or {}
     bound = recorded["bound"]["value"] if recorded["bound"].get("source") == "cli" else None
     with tempfile.TemporaryDirectory(prefix="verify-", dir=cache_folder()) as folder:
@@ -148,7 +149,7 @@ def _recorded(file: Path, path: Path) -> Mapping[str, Any]:
     """Return the audit in a file; of several the one of this path. ``AuditError`` if its options are none."""
     documents = read_documents(file)
     if len(documents) > 1:
-        documents = [each for each in documents if Path(each["run"]["path"]) == path.resolve()]
+        documents = [each for each in documents if each["run"]["path"] in {str(path), str(path.resolve())}]
     if len(documents) != 1:
         raise AuditError(f"{file}: holds {len(documents)} audits of {path}; give a file with one.")
     recorded = documents[0]

@@ -44,6 +44,7 @@ from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 2
 _LOG_SUFFIXES = frozenset({".log", ".jsonl", ".txt", ".out", ".err"})
+_CONFIG_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 PROCESSES_FROM_BYTES = 256 << 20
 
 Progress = Callable[[int, int, str], None]
@@ -449,7 +450,8 @@ def join_units(
             "Not read: by its name it is text, but its first bytes are none (another encoding, or zeros); "
             "restore the file.",
             source=source,
-            opens="training",
+            # A configuration adds no trajectory; what depends on it, its parser leaves open.
+            opens="training" if Path(run.file(source).name).suffix in _LOG_SUFFIXES else None,
         )
     for left, instead in _left_for_another(run, read):
         sink.diagnose(
@@ -476,7 +478,8 @@ def _could_hold_logs(run: RunFiles, source: str, inputs: Collection[str]) -> boo
 def _no_text(run: RunFiles, inputs: Collection[str]) -> Iterator[str]:
     """Yield files that no unit reads, are named like logs and begin with what is no text: no parser can know them."""
     for file in run.files:
-        if file.source not in inputs and Path(file.name).suffix in _LOG_SUFFIXES and is_garbled(run.head(file.source)):
+        named_text = Path(file.name).suffix in _LOG_SUFFIXES | _CONFIG_SUFFIXES
+        if file.source not in inputs and named_text and is_garbled(run.head(file.source)):
             yield file.source
 
 

@@ -13,6 +13,7 @@ from staleness_audit.cli.options import (
     Format,
     MemoryOption,
     QuietOption,
+    RunArgument,
     TempDirOption,
     ThreadsOption,
     VerboseOption,
@@ -27,7 +28,7 @@ _SHOWN = 20
 
 def verify(
     audit: Annotated[Path, typer.Argument(metavar="AUDIT.json", help="An audit that --format json wrote.")],
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Directory or file that the run has written.")],
+    run: RunArgument,
     format_: Annotated[Format, typer.Option("--format", help="How to print the result.")] = Format.terminal,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,

@@ -126,7 +126,7 @@ def figures(data: Mapping[str, Any]) -> dict[str, Range]:
     for row in data["per_step"]:
         for name in PER_STEP:
             if row[name] is not None:
-                found[f"step {row['attempt']}/{row['step']}: {name}"] = pair(row[name])
+                found[f"step {row['attempt']}/{row['step']} {name}"] = pair(row[name])
     return found
 
 

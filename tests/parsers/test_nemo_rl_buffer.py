@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,13 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def log(buffer: Buffer, steps: int, mode: str = DRAIN, exp: str = "exp_001", first: int = 1) -> str:
+def log(
+    buffer: Buffer, steps: int, mode: str = DRAIN, exp: str = "exp_001", first: int = 1, ages: Sequence[float] = ()
+) -> str:
     """Driver's and buffer's lines: the buffer's come late, as Ray forwards them."""
     head = AG_CONFIG + f"📊 Using log directory: logs/{exp}\n" + AG_START.format(age=buffer.age)
-    driver = "".join(ag_step(step) for step in range(first, first + steps))
+    means = dict(enumerate(ages, first))
+    driver = "".join(ag_step(step, means.get(step, 0.0)) for step in range(first, first + steps))
     updated = f"(AsyncTrajectoryCollector pid=12) 🔄 Updated weight version to {first - 1}\n"
     return head + updated + mode + driver + "".join(buffer.lines)
 
@@ -44,7 +48,7 @@ def mixed() -> Buffer:
 class TestJoin:
     def test_rows_get_the_versions_of_their_groups(self, run: Run) -> None:
         # Step 2 trains v0 (rows 0, 1: 3 tokens each) and v1 (rows 2, 3: 2 tokens each) at v_train 1.
-        run["ray-driver.log"] = log(mixed(), 2)
+        run["ray-driver.log"] = log(mixed(), 2, ages=(0.0, 0.5))
         for step in (1, 2):
             run[f"logs/exp_001/train_data_step{step}.jsonl"] = dump(ROWS)
         audited = run()
@@ -130,7 +134,7 @@ class TestInFlight:
         # are of v0 or v1. At v_train 2 its first token has 2, the others 1 or 2.
         buffer = Buffer(age=2)
         buffer.insert(0, 0).insert(0, 0).take(0).insert(1, 1).insert(1, 1).insert(0, 2).take(1).insert(0, 2).take(2)
-        run["ray-driver.log"] = log(buffer, 3, mode=IN_FLIGHT)
+        run["ray-driver.log"] = log(buffer, 3, mode=IN_FLIGHT, ages=(0.0, 0.0, 2.0))
         for step in (1, 2, 3):
             run[f"logs/exp_001/train_data_step{step}.jsonl"] = dump(ROWS)
         audited = run(bound=2)

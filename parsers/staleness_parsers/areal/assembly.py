@@ -32,6 +32,7 @@ class Batches:
     """The batches of one launch. ``hidden``: tasks of which it stays open whether and where they were trained.
 
     ``unexplained``: steps for which no batch agrees with the statistics. ``replayed``: there was anything to go by.
+    ``windows``: end and number of the collections that are recorded. ``first``: first known step of the launch.
     """
 
     steps: dict[int, Batch] = field(default_factory=dict)
@@ -40,10 +41,21 @@ class Batches:
     unexplained: list[int] = field(default_factory=list)
     replayed: bool = False
     windows: list[tuple[int, int]] = field(default_factory=list)
+    first: int = 0
 
     def collecting(self, at: int | None) -> int | None:
-        """Return the step that was being collected, or was next to be, at a time."""
-        return None if at is None else next((number for end, number in self.windows if at <= end), None)
+        """Return the step that was being collected, or was next to be, at a time.
+
+        None where that is not known: the record of the step before the next known one is lost.
+        """
+        if at is None:
+            return None
+        place = next((place for place, (end, _) in enumerate(self.windows) if at <= end), None)
+        if place is None:
+            return None
+        number = self.windows[place][1]
+        before = self.windows[place - 1][1] if place else self.first - 1
+        return number if before == number - 1 else None
 
 
 def assemble(
@@ -57,6 +69,7 @@ def assemble(
     found = Batches()
     timed = [launch.steps[number] for number in sorted(launch.steps) if launch.steps[number].windows]
     steps = [step for step in timed if not launch.unseen(step)]
+    found.first = min(launch.steps, default=0)
     found.windows = [(max(end for _, end in step.windows.values()), step.number) for step in timed]
     ranks = sorted({task.rank for task in tasks})
     size = settings.batch or _guess_batch(steps, contents, tasks)

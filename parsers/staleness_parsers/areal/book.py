@@ -122,7 +122,7 @@ class Book:
                 raw = raw.replace("ppo_actor/version_stats", "ppo_actor/update/version_stats")
                 row = {
                     **key,
-                    "name": NAMES.get(name),
+                    "name": NAMES.get(name) if name != "n_valid_tokens" or not self._masks() else None,
                     "raw_name": raw,
                     "value": value,
                     "ts": step.wall[0] if step.wall else None,
@@ -151,7 +151,7 @@ class Book:
             )
         if tokens is not None:
             exact = _about("loss_tokens", tokens, step.printed)
-            masked = self.settings.masks or self.settings.token_mask
+            masked = self._masks()
             limits += [("loss_tokens", "le", number) for _, op, number in exact if op != "ge"] if masked else exact
         limits += self._oldest(step)
         if batch is not None and batch.oldest is not None:
@@ -165,6 +165,10 @@ class Book:
         members = [key for key, step in batches.step_of.items() if step == number]
         told = all(self.contents[key].whole for key in members)
         return batch is not None and bool(members) and not batch.perhaps and told
+
+    def _masks(self) -> bool:
+        """Whether tokens are taken out of the loss after they were counted."""
+        return self.settings.masks or self.settings.token_mask
 
     def _oldest(self, step: Step) -> list[tuple[str, str, int]]:
         """Return what the logged staleness proves: a mean of maxima, or any mean, is no larger than the largest."""

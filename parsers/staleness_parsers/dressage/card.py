@@ -63,10 +63,13 @@ CARD: Final = Card(
             "the next batch is begun when the last one is complete, and nothing is left over.",
         ),
     ),
-    betrays="As for slime, what a rollout dump held is betrayed by the console and the ids around it. A session "
-    "without session.json or error.json is betrayed only by the proxy log or the console. Groups surplus to a fully "
-    "async batch leave their sessions and no line; sessions cancelled at the end of a run leave nothing. The launch "
-    "scripts clear the session folders, so only the last launch's sessions are there.",
+    betrays=(
+        "As for slime, what a rollout dump held is betrayed by the console and the ids around it. A session without "
+        "session.json or error.json is betrayed only by the proxy log or the console. A torn console is betrayed as "
+        "slime's is, but not a single lost line about a dropped or retried group. Groups surplus to a fully async "
+        "batch leave their sessions and no line; sessions cancelled at the end of a run leave nothing. The launch "
+        "scripts clear the session folders, so only the last launch's sessions are there."
+    ),
     refines=("slime",),
     figures=(
         Figure(

@@ -18,6 +18,7 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
     """Take bound, configuration and attempts from the headers; ``files`` is how many files there are."""
     first = headers[0][1] if headers else {}
     _report_headers(headers, sink)
+    _report_no_training(staged, sink)
     stated = [whole_number(header.get("bound")) for _, header in headers]
     bounds = {bound for bound in stated if bound is not None and bound >= 0}
     if len(bounds) > 1:
@@ -54,6 +55,17 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
         groups_per_step=whole_number(first.get("groups_per_step")),
         replay=True,
     )
+
+
+def _report_no_training(staged: Staged, sink: Sink) -> None:
+    """Say where trajectories are told of and no training: the trainer's file may be missing."""
+    if staged.has("trajectories") and not (staged.has("steps") or staged.has("uses")):
+        sink.diagnose(
+            "warning",
+            "no-training-recorded",
+            "No line tells of a training step; if the trainer wrote a file of its own, it is missing: add it.",
+            opens="training",
+        )
 
 
 def _report_headers(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> None:

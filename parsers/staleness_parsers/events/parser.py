@@ -57,7 +57,8 @@ class EventsParser:
             ),
         ),
         betrays="gaps in the line numbers of a writer and a missing end line; step lines that count more than was "
-        "recorded. The loss of a writer's whole file is betrayed by nothing.",
+        "recorded. The loss of a writer's whole file is betrayed by nothing, "
+        "unless it was the only one that told of training.",
     )
 
     def detect(self, run: RunFiles) -> Detection | None:

@@ -88,8 +88,9 @@ CARD = Card(
     ),
     betrays=(
         "A lost step line is betrayed by the numbers of its neighbours, a lost eviction of a closed step by its "
-        "metrics, a lost row of a dump by the step's count of groups. Nothing betrays evictions after the last closed "
-        "step, retries, or the last steps if every file ends before them."
+        "metrics, a lost row of a dump by the step's count of groups, a console's lost end by later steps of the "
+        "event files (keep TensorBoard on). Nothing betrays evictions after the last closed step, retries, or the "
+        "last steps if every file ends before them."
     ),
     figures=(
         Figure(

@@ -45,6 +45,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         life.launch.reused_after = min(later, default=None)
     rows = Rows(sink)
     for life in told:
+        _tell_early_end(life.launch, sink)
         if isinstance(life, single.Told):
             single.write(life, rows, sink)
         else:
@@ -81,6 +82,22 @@ def _asynchronous(launches: Sequence[Launch], saved: Sequence[Row], sink: Sink) 
             opens=None if launch.scalars else "training",
         )
     return kept
+
+
+def _tell_early_end(launch: Launch, sink: Sink) -> None:
+    """Say so where event files tell of later steps than the console, and other drops may be lost with its end."""
+    lines = [row for row in launch.all("step", "header") if row["a"] is not None]
+    later = max((step for tag in launch.scalars if tag.startswith("train/") for step in launch.scalars[tag]), default=0)
+    if lines and later > max(row["a"] for row in lines):
+        sink.diagnose(
+            "warning",
+            "log-ends-early",
+            f"The event files tell of steps up to {later}, the console of fewer; evictions told at its end are lost: "
+            "restore it.",
+            source=lines[-1]["source"],
+            line=lines[-1]["line"],
+            opens="fates",
+        )
 
 
 def _rows(staged: Staged, table: str, *order: str) -> list[Row]:

@@ -70,9 +70,10 @@ CARD = Card(
     ),
     betrays=(
         "A damaged line is reported. A lost file of shipped traces is betrayed by the trainer's row of its step, a "
-        "lost trace by the step line's count of shipped traces, a lost trainer row by the weights published later. "
-        "A lost line of `all`, a lost warning of the log, and the last steps if every file ends before them are "
-        "betrayed by nothing."
+        "lost trace by the step line's count of shipped traces, a lost trainer row by the weights published later, a "
+        "file that ends inside a record by later steps, a torn orchestrator log by the rows of metrics.jsonl "
+        "(log.level debug names each dropped group beside the warning that counts them). A lost line of `all`, a lost "
+        "warning of the log, and the last steps if every file ends before them are betrayed by nothing."
     ),
     figures=(
         Figure(

@@ -58,9 +58,13 @@ CARD: Final = Card(
             "a raised tag makes an entry movable to later buffers, again and again.",
         ),
     ),
-    betrays="A missing step's generations are betrayed by later steps and by the buffers' headers, unless they are the "
-    "last at the default log level. Nothing betrays lost lines of the trace's middle except counts that do not fit, "
-    "nor a folder of trajectories that is missing.",
+    betrays=(
+        "A missing step's generations are betrayed by later steps and by the buffers' headers, unless they are the "
+        "last at the default log level; lost rows of generations by the size of the other steps or of their buffer, a "
+        "torn gateway trace by trained requests that it lacks, a component's lost end by later steps. Nothing betrays "
+        "lost lines of the trace's middle of requests that were never trained, nor a folder of trajectories that is "
+        "missing; PSRL_LOGGING_LEVEL=DEBUG logs where every request went."
+    ),
     refines=("verl",),
     figures=(
         Figure(

@@ -27,6 +27,8 @@ def facts(story: Story, unseen: frozenset[str]) -> RunFacts:
         attempts=(Attempt(0), Attempt(1, resumed_after=story.first - 1)) if story.relaunched else (Attempt(0),),
         signs=tuple(_signs(story)),
         unseen=unseen,
+        # Generations of steps that the log does not reach may be those of requests that it leaves unfinished.
+        undone=any(map(story.doubtful, story.steps)),
         hints=tuple(_hints(story)),
         groups_per_step=story.settings.number("psrl.staleness_buffer_entries"),
     )

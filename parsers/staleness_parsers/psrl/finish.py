@@ -168,7 +168,7 @@ def _fill(story: Story, sink: Sink) -> None:
     for step in sorted(missing | story.holes):
         known = {member.request for member in story.steps.get(step, [])}
         added = [member for member in _occupants(story, step - 1) if member.request not in known]
-        size = book.buffers[step - 1].size if step - 1 in book.buffers else 0
+        size = _size(story, step - 1)
         if len(known) + len(added) > size:
             # A damaged or cut log: some of these left the buffer again.
             added = [Member(member.request, None, member.row, "inferred") for member in added]
@@ -195,8 +195,14 @@ def _short(story: Story) -> set[int]:
     """
     counts = {step: len({member.request for member in members}) for step, members in story.steps.items()}
     usual = max(counts.values(), default=0)
-    sizes = {step: buffer.size for step in counts if (buffer := story.book.buffers.get(step - 1))}
-    return {step for step, count in counts.items() if count < (sizes.get(step) or usual)}
+    return {step for step, count in counts.items() if count < (_size(story, step - 1) or usual)}
+
+
+def _size(story: Story, buffer: int) -> int:
+    """Trajectories of a buffer; 0 where that is not known: a next one without a header may have been added to it."""
+    known = story.book.buffers
+    torn = buffer + 1 not in known and buffer < max(known, default=0)
+    return 0 if torn or buffer not in known else known[buffer].size
 
 
 def _occupants(story: Story, buffer: int) -> Iterator[Member]:
@@ -285,14 +291,14 @@ def _write_steps(story: Story, sink: Sink) -> None:
                 "line": proof["line"],
             }
         )
-        if buffer and step in story.holes and buffer.size:
+        if buffer and step in story.holes and (size := _size(story, step - 1)):
             sums.append(
                 {
                     "attempt": story.attempt(step),
                     "step": step,
                     "quantity": "trajectories",
                     "op": "ge",
-                    "value": float(buffer.size),
+                    "value": float(size),
                     "unit": "trajectories",
                     "evidence": "recorded",
                     "source": buffer.row["source"],

@@ -126,6 +126,15 @@ def _report(rows: Rows, place: Row, attempt: int, step: int, name: str, raw: str
 
 
 def _notes(known: Known, sink: Sink) -> None:
+    # The last step of a launch may be unfinished; the driver exports several spans of every other one.
+    last = {step.attempt: step.step for step in known.time.steps}
+    torn = [step for step in known.time.steps if step.step < last[step.attempt] and not step.closed]
+    if known.time.traced and torn:
+        message = (
+            f"Spans of the driver are missing, first of step {torn[0].step}; what they told of dropped and cancelled "
+            "prompts is lost: restore the traces."
+        )
+        sink.diagnose("warning", "driver-spans-lost", message, source=torn[0].place["source"], opens="fates")
     if known.pushes.contradicted:
         message = "The metrics show pushes at other steps than the configured frequency; the metrics are believed."
         sink.diagnose("warning", "frequency-contradicted", message)

@@ -38,6 +38,13 @@ DEFAULTS: Final[dict[str, Any]] = {
     "rollout_mock.enable": False,
     "rollout_mock.mode": "dump",
 }
+_ALWAYS_PRINTED: Final = (
+    R_KEY,
+    F_KEY,
+    B_KEY,
+    "train_env_manager.num_env_groups",
+    "train_env_manager.group_size",
+)
 ASSUMPTIONS: Final = {
     R_KEY: "the ratio R where the logs do not print it",
     F_KEY: "weights are pushed at every F-th step, where the logs do not say so",
@@ -54,9 +61,18 @@ _SCHEMA: Final = {
 
 
 def settings_rows(config: Mapping[str, Any], source: str, line: int | None, sink: Sink, *, whole: bool) -> None:
-    """Stage the known keys of a configuration; ``whole``: a key that it lacks has its default."""
-    if not {R_KEY, B_KEY, "actor_train", "rewards"} & set(config):
+    """Stage the known keys of a configuration; ``whole``: a key that it lacks has its default.
+
+    The agentic pipeline prints every field: where one lacks, lines are lost, and an absent key may have any value.
+    """
+    if not {R_KEY, B_KEY, "actor_train", "rewards", "train_env_manager"} & set(config):
         return
+    if whole and line is not None and "train_env_manager" in config:
+        lacking = [key for key in _ALWAYS_PRINTED if lookup(config, key) is None]
+        if lacking:
+            whole = False
+            message = f"The printed configuration lacks {', '.join(lacking)}: lines of it are lost; restore the log."
+            sink.diagnose("warning", "settings-torn", message, source=source, line=line)
     rows: list[dict[str, Any]] = [{"key": "", "value": "null", "whole": whole, "source": source, "line": line}]
     filters = config.get("rewards")
     for name, reward in filters.items() if isinstance(filters, Mapping) else ():

@@ -68,11 +68,15 @@ CARD: Final = Card(
             "collecting, training and syncing take turns; partial rollouts are kept at any age.",
         ),
     ),
-    betrays="A missing or cut rollout dump is betrayed by its train dump, the console, or the ids around it; a "
-    "missing train dump only where the console or other train dumps are there. The loss of the first dumps of a run "
-    "is betrayed by labels above 1, of the last ones by the console only. Nothing betrays cut lines of the console "
-    "before its end, and, in dumps without traces, calls that lived through a sync under --flush-cache-interval "
-    "other than 1. Trajectories that reached no batch leave no record: what became of them nobody can say.",
+    betrays=(
+        "A missing or cut rollout dump is betrayed by its train dump, the console, or the ids around it; a missing "
+        "train dump only where the console or other train dumps are there. The loss of the first dumps of a run is "
+        "betrayed by labels above 1, of the last ones by the console only. Lines missing inside a console are "
+        "betrayed by the numbers of rollouts and optimizer steps, its lost end by event files (--use-tensorboard). "
+        "Nothing betrays a single lost line about a dropped group, and, in dumps without traces, calls that lived "
+        "through a sync under --flush-cache-interval other than 1. Trajectories that reached no batch leave no "
+        "record: what became of them nobody can say."
+    ),
     figures=(
         Figure(
             "rollout/staleness/*",
