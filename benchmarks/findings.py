@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from staleness_audit.simulate.page import means, write_page
-from staleness_audit.simulate.sweep import Point, all_policies, grid, sweep
+from staleness_audit.simulate.sweep import Point, all_policies, fair, grid, sweep
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "findings.md"
@@ -39,12 +39,12 @@ def admission() -> list[Point]:
 
 
 def depth() -> list[Point]:
-    """How far admission leads, under a bound that is kept by dropping or by waiting."""
+    """How far admission leads, under a bound that is kept by dropping, by cancelling too, or by waiting."""
     return [
-        Point(policy, bound, LONG, 50, 32, seed, {"num_warmup_batches": lead}, {"train_s": "3"}, lead)
+        Point(policy, bound, LONG, 50, 32, seed, fair(policy, bound, 32, lead), {"train_s": "3"}, lead)
         for lead in (1, 2, 4)
         for bound in (2, 4, 8)
-        for policy in ("verl:drop", "verl:wait")
+        for policy in ("verl:drop", "nemo-rl:windowed", "verl:wait")
         for seed in SEEDS
     ]
 
@@ -85,9 +85,7 @@ FIGURES: dict[str, Callable[[dict[str, object]], str]] = {
 
 
 def _equal(table: pl.DataFrame) -> str:
-    shown = table.filter(pl.col("bound").is_in([2, 8])).sort(
-        "bound", "trained_tokens_per_s", "policy", descending=[False, True, False]
-    )
+    shown = table.sort("bound", "trained_tokens_per_s", "policy", descending=[False, True, False])
     return _rows(shown, {"bound": lambda row: str(row["bound"]), "policy": lambda row: f"`{row['policy']}`", **FIGURES})
 
 
@@ -98,12 +96,11 @@ def _admission(table: pl.DataFrame) -> str:
 
 
 def _depth(table: pl.DataFrame) -> str:
-    lead = pl.col("settings").str.extract(r"(\d+)").cast(pl.Int64).alias("lead")
-    shown = table.with_columns(lead).sort("bound", "policy", "lead")
+    shown = table.sort("bound", "policy", "depth")
     columns = {
         "bound": lambda row: str(row["bound"]),
         "policy": lambda row: f"`{row['policy']}`",
-        "admission leads by": lambda row: str(row["lead"]),
+        "admission leads by": lambda row: str(row["depth"]),
     }
     return _rows(shown, columns | FIGURES)
 

@@ -130,7 +130,7 @@ def comparison(rows: pl.DataFrame, workload: str) -> Figure:
         width = 1 / len(MEASURES)
         layout[f"xaxis{place}"] = {
             **AXIS,
-            "domain": [number * width, (number + 0.8) * width],
+            "domain": [number * width, (number + 0.76) * width],
             "title": {"text": _wrapped(measure.title), "font": {"size": 12}, "standoff": 4},
             "tickformat": TICKS.get(measure.format, "~g"),
             "nticks": 4,
