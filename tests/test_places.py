@@ -66,7 +66,7 @@ def without_path(data: dict[str, Any]) -> dict[str, Any]:
     "case",
     [
         "slime/fully_async_balanced",  # torch files, event files, a console
-        "prime-rl/strict_bound2",  # JSON lines
+        pytest.param("prime-rl/strict_bound2", marks=pytest.mark.slow),  # JSON lines
         pytest.param("roll/agentic_native", marks=pytest.mark.slow),  # compressed logs
         pytest.param("trl/fixed-ga1-s1", marks=pytest.mark.slow),
     ],
