@@ -9,6 +9,7 @@ A generated part stands between `<!-- generated: WHAT -->` and `<!-- end -->`, w
     action           inputs and outputs of the GitHub action
     samples          the recorded cases and what is true of them
     guarantees       what the prover finds about every simulated policy
+    throughput       what reading each artifact takes of a core, from benchmarks/RESULTS.md
 
 Commands run in a scratch folder that holds a copy of `sample_traces`, so that nothing is left in the repository.
 """
@@ -266,6 +267,20 @@ def _guarantees(_: str) -> str:
     return _table(tuple(rows[0]), [tuple(row.values()) for row in rows])
 
 
+def _throughput(_: str) -> str:
+    """Return what reading each artifact takes of a core, from the table of benchmarks/RESULTS.md."""
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("## Artifacts of the frameworks")
+    section, _, _ = rest.partition("\n## ")
+    rows: list[tuple[object, ...]] = []
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| ") and cells[0] != "framework":
+            speed = float(cells[3])
+            rows.append((cells[0], cells[1], f"{speed:.1f}", f"{1e6 / speed / 3600:.0f}"))
+    return _table(("framework", "artifact", "MB per second of a core", "core hours per TB"), rows)
+
+
 GENERATORS: dict[str, Callable[[str], str]] = {
     "output": _output,
     "help": _help,
@@ -281,6 +296,7 @@ GENERATORS: dict[str, Callable[[str], str]] = {
     "losses": _losses,
     "samples": _samples,
     "guarantees": _guarantees,
+    "throughput": _throughput,
 }
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import duckdb
 import polars as pl
 import pyarrow as pa
-from pyarrow import dataset
 
 from staleness_audit.limits import limits
 from staleness_audit.places import files_at, is_url, ranged, reaching
@@ -73,6 +72,8 @@ def scan(parts: Path | list[Path], **options: Any) -> pl.LazyFrame:
 
 def _scan_objects(parts: list[Path]) -> pl.LazyFrame:
     """Scan the Parquet files that URLs name: the columns and row groups that are wanted, a missing column as null."""
+    from pyarrow import dataset  # noqa: PLC0415 - only tables at a URL need it
+
     system = ranged(parts[0])
     names = [files_at(part)[1] for part in parts]
     with reaching(parts[0]):

@@ -11,14 +11,12 @@ import io
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlsplit
 
 from staleness_audit.errors import AuditError, OptionalReaderMissing, Unreachable, UnreadableInput
 
@@ -41,7 +39,7 @@ def place(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str) or not (url := _URL.match(path)):
         return Path(path) if isinstance(path, str) else path  # type: ignore[return-value]
     if url["scheme"].lower() in ("file", "local"):
-        return Path(url2pathname(urlsplit(path).path))
+        return Path(unquote(urlsplit(path).path))
     if urlsplit(path).password:
         raise AuditError(f"{url[0]}...: a URL is printed and stored, so no password may be in it; see docs/scale.md.")
     with reaching(path):
@@ -106,6 +104,8 @@ def listing(root: Path) -> list[tuple[str, Mapping[str, Any]]]:
     Raises:
         Unreachable: there is nothing, or it cannot be listed.
     """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - without a URL it is not needed
+
     with reaching(root):
         system, base = files_at(root)
         system.invalidate_cache()
@@ -176,6 +176,8 @@ def fetch(path: Path, start: int, end: int) -> bytes:
 
 def fetch_each(ranges: Sequence[tuple[Path, int, int]]) -> Iterator[bytes]:
     """Yield the bytes of ranges in order, fetched at the same time, a few ahead of what is taken."""
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - without a URL it is not needed
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for at in range(0, len(ranges), AT_ONCE):
             yield from pool.map(lambda each: fetch(*each), ranges[at : at + AT_ONCE])

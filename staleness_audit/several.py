@@ -81,11 +81,12 @@ Found = Callable[[Path, Side], None]
 
 
 def each(
-    patterns: Sequence[Path], work: Callable[[Path, bool], Result], found: Found
+    patterns: Sequence[Path], work: Callable[[Path, bool], Result], found: Found | None
 ) -> Iterator[tuple[Path, Result | AuditError]]:
     """Work on every run that the patterns name; of a path that holds runs side by side, on each of these.
 
-    ``work``: takes a run, and whether it is the only one. Yields its results, or its errors, in order.
+    ``work``: takes a run, and whether it is the only one. ``found``: None if every path is one run, whatever it holds.
+    Yields results of the work, or its errors, in order.
     """
     pending = deque(named(patterns))
     alone = len(pending) == 1
@@ -94,8 +95,8 @@ def each(
         try:
             yield path, work(path, alone)
         except (SeveralRuns, NothingRecognised) as error:
-            side = side_by_side(path)
-            if side is None:
+            side = None if found is None else side_by_side(path)
+            if found is None or side is None:
                 yield path, error
                 continue
             alone = False

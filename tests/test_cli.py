@@ -108,6 +108,7 @@ def test_several_runs_in_one_folder_are_not_taken_for_one(tmp_path):
     # A command about one run does not choose among them.
     refused = sentence(run("explain", tmp_path / "runs", "--worst"))
     assert "q1-normal, q1-oversample each hold openrlhf logs of the same names" in refused
+    assert "No parser is called 'nosuch'" in sentence(run("audit", tmp_path / "runs", "--framework", "nosuch"))
     assert run("audit", tmp_path / "runs" / "q1-normal").exit_code == 0
     # Rollouts here and training there, both numbered from 0, are one run.
     assert run("audit", SAMPLES / "slime" / "fully_async_balanced" / "run", "--bound", "3").exit_code == 0

@@ -14,6 +14,7 @@ MOST_LISTED = 1000
 def inputs(rebuilt: Rebuilt) -> dict[str, Any] | None:
     """Return the block ``inputs`` of the document; None if the tables do not say what they were made from.
 
+    Of a file that a URL names, the digest is that of its listing (``object:``), so that it need not be fetched again.
     ``digest``: SHA-256 over ``<path> <digest of its bytes>`` of every file, a line each, in the order of their paths.
     """
     rows = rebuilt.dataset.scan("sources").select("path", "bytes", "digest").sort("path").collect().to_dicts()

@@ -163,7 +163,7 @@ def audit(
         codes: list[int] = []
         single = "--tables" if tables is not None else "--html" if html is not None else None
         with workers_of(engine, ray_address) as pool:
-            for run, result in each_run(runs, partial(judge, pool), single=single, quiet=quiet):
+            for run, result in each_run(runs, partial(judge, pool), single=single, framework=framework, quiet=quiet):
                 if isinstance(result, AuditError):
                     complain(result)
                     unreadable.append((str(run), str(result)))

@@ -77,7 +77,7 @@ def compare(
 
         wanted = step_range(steps)
         documents: list[dict[str, Any]] = []
-        for _, found in each_run(runs, partial(_documents, bound, wanted, quiet), single=None, quiet=quiet):
+        for _, found in each_run(runs, partial(_documents, bound, wanted, quiet), quiet=quiet):
             if isinstance(found, AuditError):
                 raise found
             documents += found

@@ -63,7 +63,7 @@ def place_named(text: str) -> Path:
 RunArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN", parser=place_named, help="Directory or file a run has written, or a folder of tables."
+        metavar="RUN", parser=place_named, help="Directory or file a run has written, or a folder of tables; or a URL."
     ),
 ]
 BoundOption = Annotated[

@@ -21,11 +21,17 @@ Result = TypeVar("Result")
 
 
 def each_run(
-    runs: Sequence[Path], work: Callable[[Path, bool], Result], *, single: str | None, quiet: bool
+    runs: Sequence[Path],
+    work: Callable[[Path, bool], Result],
+    *,
+    quiet: bool,
+    single: str | None = None,
+    framework: str | None = None,
 ) -> Iterator[tuple[Path, Result | AuditError]]:
     """Work on all runs that the arguments name, as ``several.each`` does, and say which folders hold several.
 
     ``single``: an option that was given and names one file or folder, so that there must be one run only.
+    ``framework``: if it was named, so was what each path is: one run of it.
     """
     from staleness_audit import several
 
@@ -42,7 +48,7 @@ def each_run(
             soft_wrap=True,
         )
 
-    yield from several.each(runs, work, found)
+    yield from several.each(runs, work, found if framework is None else None)
 
 
 def audited(

@@ -78,7 +78,7 @@ COLUMNS: Mapping[str, str] = {
     "locator": "place in it, where lines mean nothing",
     "path": "relative to the run",
     "bytes": "size",
-    "digest": "SHA-256 of its bytes",
+    "digest": "SHA-256 of its bytes; of what a URL names `object:` and that of its listing",
     "parser": "which parser read it",
     "rows": "rows made from it (null = not counted)",
     "severity": "error, warning or note",
