@@ -51,7 +51,9 @@ _LEFT_OVER = frozenset({"pending:", "unknown:", "lost:unknown"})
 
 def _counted_twice(classes: Classes, missing: str, known: str) -> int:
     """At most how much both the unidentified rest of the steps and trajectories left over may stand for."""
-    rest: int = sum(row[missing] for row in classes.residual)
+    # With replay the rest adds nothing of its own (``fate_classes``), so that nothing is counted twice.
+    distinct = any(row["distinct_lo"] for row in classes.residual)
+    rest: int = sum(row[missing] for row in classes.residual) if distinct else 0
     left: int = sum(row[known] for row in classes.fates if _LEFT_OVER & set(row["fates"]))
     return min(rest, left)
 

@@ -30,7 +30,17 @@ FATES = (
 )
 EVERYTHING = r".*"
 
-UNTOLD: tuple[Untold, ...] = ()
+UNTOLD: tuple[Untold, ...] = (
+    Untold("events", LOST_FILES, r"staleness\.jsonl", EVERYTHING, "who writes is told by nobody but the writers"),
+    Untold("roll", TIMES, r"traces\.jsonl|\.log", EVERYTHING, "spans and lines are put in order by nothing but times"),
+    Untold("areal", TIMES, r"tracer", FATES, "tasks are put into steps by times"),
+    *(
+        Untold(
+            name, LOST_LINES, r"\.(log|jsonl|txt)(\.gz|\.zst)?$", FATES, "a lone line about a fate is told nowhere else"
+        )
+        for name in ("dressage", "dryrun", "openrlhf", "prime-rl", "psrl", "roll", "slime", "trl", "skyrl", "areal")
+    ),
+)
 
 
 def told(format_: str, damage: str, files: Sequence[str], errors: Sequence[str]) -> Iterator[str]:

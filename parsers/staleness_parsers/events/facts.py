@@ -19,6 +19,7 @@ def facts(staged: Staged, headers: list[tuple[RunFile, dict[str, Any]]], files: 
     first = headers[0][1] if headers else {}
     _report_headers(headers, sink)
     _report_no_training(staged, sink)
+    _report_missing_attempts(headers, sink)
     stated = [whole_number(header.get("bound")) for _, header in headers]
     bounds = {bound for bound in stated if bound is not None and bound >= 0}
     if len(bounds) > 1:
@@ -64,6 +65,19 @@ def _report_no_training(staged: Staged, sink: Sink) -> None:
             "warning",
             "no-training-recorded",
             "No line tells of a training step; if the trainer wrote a file of its own, it is missing: add it.",
+            opens="training",
+        )
+
+
+def _report_missing_attempts(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> None:
+    """Say where files of a later attempt are there and none of an earlier one."""
+    numbers = {whole_number(header.get("attempt")) or 0 for _, header in headers}
+    missing = sorted(set(range(max(numbers, default=0))) - numbers)
+    if missing:
+        sink.diagnose(
+            "error",
+            "attempt-missing",
+            f"No file is of attempt {missing[0]}, though there is one of attempt {max(numbers)}; add it.",
             opens="training",
         )
 

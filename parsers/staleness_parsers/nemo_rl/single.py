@@ -382,7 +382,12 @@ def _write_drops(told: Told, step: Step, rows: Rows) -> None:
         found = [row for drop, row in step.drops if drop == kind]
         counted = [(row["a"], row) for row in found]
         metric = "evicted_stale_prompt_groups" if kind == "evicted" else "aborted_stale_inflight_groups"
-        missing = int(step.metrics.get(metric, 0)) - sum(row["a"] for row in found)
+        stated = step.metrics.get(metric)
+        if stated is not None and sum(row["a"] for row in found) > stated:
+            # Lines of another step, put here because the lines between are lost: its own metrics count them.
+            counted = [(int(stated), found[0])] if stated else []
+            found = found if stated else []
+        missing = int(stated or 0) - sum(row["a"] for row in found)
         if missing > 0:
             counted.append((missing, {**step.place, "line": step.place.get("line")}))
         for groups, row in counted:

@@ -83,6 +83,7 @@ def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFact
         _write_numbers(staged, sink, found)
         # A shipped trace without a record of its arrival: files of `all` are gone.
         missing = bool(connection.sql("SELECT 1 FROM main WHERE shipped AND arrived_in IS NULL LIMIT 1").fetchall())
+        missing = _tell_short_batches(connection, found, sink) or missing
         _write_lives_and_fates(connection, sink, settings, build, stories, batches, envs, lost, missing)
         _note_untrainable(connection, sink)
         known = Known(
@@ -188,6 +189,31 @@ def _tell_gaps(found: Sequence[Launch], batches: Mapping[int, Batch], sink: Sink
                 source=log[0]["source"],
                 opens="fates",
             )
+
+
+def _tell_short_batches(connection: duckdb.DuckDBPyConnection, found: Sequence[Launch], sink: Sink) -> bool:
+    """Say where fewer traces of a step are on disk than its line says were shipped, and return whether any are.
+
+    The step's own numbers stay right; but who is missing looks as if it had been dropped.
+    """
+    query = "SELECT attempt, step, count(DISTINCT trajectory) FROM seen WHERE part = 'effective' GROUP BY ALL"
+    kept = {(attempt, step): count for attempt, step, count in connection.sql(query).fetchall()}
+    lines = [(launch.number, row) for launch in found for row in launch.log("orchestrator") if row["kind"] == "step"]
+    short = [
+        (row, row["count"] - kept[attempt, row["number"]])
+        for attempt, row in lines
+        if row["count"] is not None and row["count"] > kept.get((attempt, row["number"]), row["count"])
+    ]
+    for row, lost in short:
+        sink.diagnose(
+            "error",
+            "traces-missing",
+            f"Step {row['number']} shipped {lost} traces more than its file has; restore it from a copy.",
+            source=row["source"],
+            line=row["line"],
+            opens="fates",
+        )
+    return bool(short)
 
 
 def _write_updates(sink: Sink, updates: dict[int, list[Apply]]) -> None:
