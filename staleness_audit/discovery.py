@@ -17,6 +17,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,10 @@ _READ_BYTES = 1 << 22
 _HEAD_STEP = 1 << 12
 _HEAD_BYTES = 1 << 16
 _HEADS_AT_ONCE = 2048
+UNPACKED_BYTES = 1 << 30
+MAX_EXPANSION = 1100
+"""What a compressed file may unpack to: ``UNPACKED_BYTES``, or this many times its own bytes if that is more (gzip
+reaches 1032, and so do logs of long runs of equal numbers; a bomb of Zstandard reaches 30,000)."""
 MANY_PIECES = 64
 """Pieces of a file from which small ones are joined."""
 
@@ -123,11 +128,8 @@ class RunFiles:
             head = self._heads.get(source)
             kept = head is not None and len(head) == file.bytes
             raw = io.BytesIO(head or b"") if kept else open_object(file.path, file.bytes)
-            return _decompressed(source, raw)  # type: ignore[arg-type]
-        try:
-            return _decompressed(source, file.path.open("rb"))
-        except OSError as error:
-            raise UnreadableInput(f"{file.path}: cannot be read ({error.strerror}); check its permissions.") from error
+            return _opened(source, raw, file.bytes)
+        return _opened(source, _open(file.path), file.bytes)
 
     def head(self, source: str, size: int = 4096) -> bytes:
         """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
@@ -161,7 +163,7 @@ class RunFiles:
         wanted = min(file.bytes, max(_HEAD_BYTES, 2 * size))
         if len(self._heads.get(source, b"")) < wanted:
             self._heads[source] = fetch(file.path, 0, wanted)
-        return _decompressed(source, io.BytesIO(self._heads[source]))
+        return _opened(source, io.BytesIO(self._heads[source]), file.bytes)
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process is given: it fetches what it needs itself."""
@@ -234,69 +236,68 @@ class RunFiles:
         return last.digest
 
 
-class _GzipFile(gzip.GzipFile):
-    """A gzip file that raises ``OSError`` for all damage within its data."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        try:
-            return super().read(size)
-        except zlib.error as error:
-            raise OSError(str(error)) from error
-
-    def read1(self, size: int = -1) -> bytes:
-        try:
-            return super().read1(size)
-        except zlib.error as error:
-            raise OSError(str(error)) from error
+def _opened(source: str, raw: Any, size: int) -> BinaryIO:
+    """Return what reads a stream's bytes, unpacked if the file is compressed."""
+    stream: BinaryIO = _Unpacked(raw, source, size) if source.endswith(_COMPRESSED) else raw  # type: ignore[assignment]
+    return stream
 
 
-def _decompressed(source: str, raw: BinaryIO) -> BinaryIO:
-    if source.endswith(".gz"):
-        return _GzipFile(fileobj=raw)  # type: ignore[return-value]
-    if source.endswith(".zst"):
-        return _ZstdFile(raw)  # type: ignore[return-value]
-    return raw
+class _Unpacked(io.RawIOBase):
+    """The bytes of a compressed file, forward only. A cut is an ``EOFError``, all else an ``OSError``."""
 
-
-class _ZstdFile(io.RawIOBase):
-    """A Zstandard file that raises ``EOFError`` where its data is cut, and ``OSError`` for other damage within it.
-
-    The library's own stream would end where its data is cut, as if it were whole.
-    """
-
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: BinaryIO, source: str, size: int) -> None:
         self._raw = raw
-        self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=True)
+        self._zstd = source.endswith(".zst")
+        self._stream: Any = (
+            zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+            if self._zstd
+            else gzip.GzipFile(fileobj=raw)
+        )
+        self._position = 0
+        self._damage: OSError | EOFError | None = None
+        self._most = max(UNPACKED_BYTES, MAX_EXPANSION * size)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill the buffer; it stays part empty only at the end, or before damage, which is raised at the next call."""
+        if self._damage is not None:
+            raise self._damage
+        view = memoryview(buffer).cast("B")
+        filled = 0
         try:
-            count: int = self._stream.readinto(buffer)
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
-        if not count and len(buffer) and not _is_whole_zstd(self._raw):
+            while filled < len(view) and (count := self._stream.readinto(view[filled:])):
+                filled += count
+        except (zlib.error, zstandard.ZstdError, OSError, EOFError) as error:
+            self._damage = error if isinstance(error, OSError | EOFError) else OSError(str(error))
+            if not filled:
+                raise self._damage from error
+        self._position += filled
+        if self._position > self._most:
+            raise OSError(f"it unpacks to more than {self._most >> 20} MiB; unpack it yourself if you trust it")
+        if self._zstd and not filled and len(view) and not _is_whole_zstd(self._raw):
             raise EOFError("the file ended before the end of a Zstandard frame")
-        return count
+        return filled
 
     def seekable(self) -> bool:
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go forward by decompressing; ``OSError`` for going back."""
-        try:
-            position: int = self._stream.seek(offset, whence)
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
-        return position
+        """Go forward by decompressing; ``OSError`` for going back, or from the end."""
+        left = offset + (self._position if whence == os.SEEK_CUR else 0) - self._position
+        if left < 0 or whence == os.SEEK_END:
+            raise OSError("a compressed file is read forward only")
+        while left > 0 and (part := self.read(min(left, _READ_BYTES))):
+            left -= len(part)
+        return self._position
 
     def tell(self) -> int:
-        position: int = self._stream.tell()
-        return position
+        return self._position
 
     def close(self) -> None:
         self._stream.close()
+        self._raw.close()
         super().close()
 
 
@@ -332,6 +333,22 @@ def _object_digest(file: RunFile) -> str:
     return "object:" + hashlib.sha256(file.signature.encode()).hexdigest()
 
 
+def _open(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a regular file; what has become something else since it was listed is not waited for or followed."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+    try:
+        stream: BinaryIO = open(path, "rb", buffering=buffering, opener=opener)  # noqa: SIM115
+    except OSError as error:
+        raise UnreadableInput(f"{path}: cannot be read ({error.strerror}); check its permissions.") from error
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise UnreadableInput(f"{path}: has become something else than a regular file; audit it again.")
+    return stream
+
+
 def _chunks(file: RunFile) -> Iterator[bytes]:
     if is_url(file.path):
         yield from fetch_each(
@@ -339,7 +356,7 @@ def _chunks(file: RunFile) -> Iterator[bytes]:
         )
         return
     try:
-        with file.path.open("rb", buffering=0) as stream:
+        with _open(file.path, buffering=0) as stream:
             while chunk := stream.read(_READ_BYTES):
                 yield chunk
     except OSError as error:
@@ -439,13 +456,13 @@ def discover(path: Path) -> RunFiles:
             f"{path}: {error.strerror or error}; give the directory or file a run has written."
         ) from error
     if stat.S_ISREG(status.st_mode):
-        root = path.resolve().parent
-        return RunFiles(root, (_run_file(root, path.resolve().name, status),), is_directory=False)
+        whole = path.resolve()
+        return RunFiles(whole.parent, (_run_file(whole, _as_text(whole.name), status),), is_directory=False)
     if not stat.S_ISDIR(status.st_mode):
         raise UnreadableInput(f"{path}: neither a directory nor a regular file; give the directory a run has written.")
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
-    _walk(path.resolve(), "", files, skipped)
+    _walk(path.resolve(), files, skipped)
     repeated: list[tuple[str, str]] = []
     listed = tuple(sorted(_once(files, repeated), key=lambda file: natural(file.source)))
     return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)), repeated=tuple(sorted(repeated)))
@@ -498,28 +515,41 @@ def _longer(one: RunFile, other: RunFile) -> RunFile | None:
         return None
 
 
-def _walk(root: Path, prefix: str, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:
-    try:
-        entries = sorted(os.scandir(root / prefix), key=lambda entry: entry.name)
-    except OSError as error:
-        if not prefix:
-            raise UnreadableInput(f"{root}: cannot be listed ({error.strerror}); check its permissions.") from error
-        skipped.append((prefix, f"cannot be listed ({error.strerror})"))
-        return
-    for entry in entries:
-        source = f"{prefix}/{entry.name}" if prefix else entry.name
-        if entry.is_symlink():
-            # A link inside the run names something that is listed anyway; one that leads out is not ours to read.
-            target = Path(os.path.realpath(entry.path))
-            if not target.is_relative_to(root):
-                skipped.append((source, "a link that leaves the run directory"))
-        elif entry.is_dir(follow_symlinks=False):
-            if entry.name != CACHE_FOLDER:
-                _walk(root, source, files, skipped)
-        elif entry.is_file(follow_symlinks=False):
-            files.append(_run_file(root, source, entry.stat(follow_symlinks=False)))
-        else:
-            skipped.append((source, "not a regular file"))
+def _walk(root: Path, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:
+    """List what is below the run directory."""
+    waiting = [(root, "")]
+    while waiting:
+        folder, prefix = waiting.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = {entry.name: entry for entry in found}
+        except OSError as error:
+            if not prefix:
+                raise UnreadableInput(f"{root}: cannot be listed ({error.strerror}); check its permissions.") from error
+            skipped.append((prefix, f"cannot be listed ({error.strerror})"))
+            continue
+        for name, entry in entries.items():
+            shown = _as_text(name)
+            source = f"{prefix}/{shown}" if prefix else shown
+            if shown != name and shown in entries:
+                skipped.append((source, "its name is no text, and another file has the name that it would go by"))
+            elif entry.is_symlink():
+                # A link inside the run names something that is listed anyway; one that leads out is not ours to read.
+                if not Path(os.path.realpath(entry.path)).is_relative_to(root):
+                    skipped.append((source, "a link that leaves the run directory"))
+            elif entry.is_dir(follow_symlinks=False):
+                if name != CACHE_FOLDER:
+                    waiting.append((Path(entry.path), source))
+            elif entry.is_file(follow_symlinks=False):
+                with suppress(FileNotFoundError):  # gone meanwhile, as temporary files of a run at work are
+                    files.append(_run_file(Path(entry.path), source, entry.stat(follow_symlinks=False)))
+            else:
+                skipped.append((source, "not a regular file"))
+
+
+def _as_text(name: str) -> str:
+    """Return the name a file goes by: its own, with bytes that are not UTF-8 written as escapes."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _name(source: str) -> str:
@@ -531,6 +561,6 @@ def _run_object(root: Path, source: str, info: Mapping[str, Any]) -> RunFile:
     return RunFile(source, _name(source), root / source, int(info.get("size") or 0), signature_of(info))
 
 
-def _run_file(root: Path, source: str, status: os.stat_result) -> RunFile:
+def _run_file(path: Path, source: str, status: os.stat_result) -> RunFile:
     signature = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
-    return RunFile(source, _name(source), root / source, status.st_size, signature)
+    return RunFile(source, _name(source), path, status.st_size, signature)

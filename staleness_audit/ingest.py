@@ -13,7 +13,10 @@ import hashlib
 import json
 import math
 import multiprocessing
+import multiprocessing.connection
+import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -22,8 +25,8 @@ from datetime import datetime
 from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from threading import Lock, Thread
+from typing import Any, BinaryIO, Final
 
 import duckdb
 import polars as pl
@@ -39,10 +42,11 @@ from staleness_audit.places import is_url, read_text
 from staleness_audit.pool import Pool
 from staleness_audit.readers.lines import is_garbled
 from staleness_audit.sink import PartWriter
-from staleness_audit.store import Store, cache_folder, locked, store, work_folder
+from staleness_audit.store import Store, alone, cache_folder, hold, locked, refuse_links, store, work_folder
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 2
+_KEY: Final = "[0-9a-f]{24}"
 _LOG_SUFFIXES = frozenset({".log", ".jsonl", ".txt", ".out", ".err"})
 _CONFIG_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 PROCESSES_FROM_BYTES = 256 << 20
@@ -53,23 +57,20 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Dataset:
-    """An ingested run: the folder and its ``run.json`` as read once; later ingestions don't disturb it."""
+    """An ingested run: the folder and its ``run.json`` as read once; later ingestions don't disturb it.
+
+    ``held``: the lock that keeps them from dropping its parts, for as long as this object lives.
+    """
 
     folder: Path
     manifest: Mapping[str, Any]
+    held: BinaryIO | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @classmethod
     def load(cls, folder: Path) -> Dataset:
         """Read ``run.json``; raises ``UnreadableInput`` if the folder is not one of tables this version can read."""
-        try:
-            manifest = json.loads(read_text(folder / "run.json"))
-        except (OSError, ValueError) as error:
-            raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
-        if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
-            raise UnreadableInput(
-                f"{folder}: tables of another version; make them again with `staleness-audit ingest`."
-            )
-        return cls(folder, manifest)
+        held = hold(folder) if is_url(folder) or folder.is_dir() else None
+        return cls(folder, _read_manifest(folder), held)
 
     @property
     def work(self) -> Path:
@@ -113,6 +114,42 @@ def is_tables(folder: Path) -> bool:
     return (folder / "run.json").is_file() and (folder / ".parts").is_dir()
 
 
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """Read ``run.json`` and check that it leads nowhere else: a stranger may have written it."""
+    if not is_url(folder) and folder.is_dir():
+        refuse_links(folder)
+    try:
+        manifest = json.loads(read_text(folder / "run.json"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableInput(f"{folder}: no readable run.json; make one with `staleness-audit ingest`.") from error
+    if not isinstance(manifest, dict) or manifest.get("layout") != LAYOUT_VERSION:
+        raise UnreadableInput(f"{folder}: tables of another version; make them again with `staleness-audit ingest`.")
+    tables: Any = manifest.get("tables")
+    sound = (
+        isinstance(manifest.get("key"), str)
+        and re.fullmatch(_KEY, manifest["key"])
+        and all(isinstance(manifest.get(name), dict) for name in ("tables", "facts", "inputs"))
+        and isinstance(manifest.get("figures"), list)
+        and all(isinstance(manifest.get(name), str) for name in ("identity", "run", "parser", "tool_version"))
+    )
+    if not sound or not all(
+        table in SCHEMAS
+        and isinstance(parts, list)
+        and all(
+            isinstance(part, str) and re.fullmatch(rf"({table}/{_KEY}|\.parts/{_KEY}/{table})(\.\d+)?\.parquet", part)
+            for part in parts
+        )
+        for table, parts in tables.items()
+    ):
+        raise UnreadableInput(f"{folder}: run.json is damaged; make the tables again with `staleness-audit ingest`.")
+    for part in (part for parts in tables.values() for part in parts if not is_url(folder)):
+        if (folder / part).is_symlink() or not (folder / part).is_file():
+            raise UnreadableInput(
+                f"{folder}: {part} is missing or a link; make the tables again with `staleness-audit ingest`."
+            )
+    return manifest
+
+
 def _empty(table: str) -> pl.LazyFrame:
     frame = pl.from_arrow(SCHEMAS[table].empty_table())
     assert isinstance(frame, pl.DataFrame)
@@ -148,7 +185,7 @@ class StagedParts:
 
 def default_tables(run: RunFiles, name: str, base: Path | None = None) -> Path:
     """Return the cache folder of a run below the current directory."""
-    identity = hashlib.sha256(f"{run.root}\0{name}".encode()).hexdigest()[:12]
+    identity = hashlib.sha256(os.fsencode(f"{run.root}\0{name}")).hexdigest()[:12]
     # The identity tells runs apart; the name is for people, and no query may take it for a pattern.
     shown = re.sub(r"[^\w.=,+-]", "_", run.root.name)
     return cache_folder(base) / f"{shown}-{identity}"
@@ -187,6 +224,14 @@ def ingest(
         raise UnreadableInput(
             f"{error.filename or folder}: cannot be written ({error.strerror}); choose another --tables folder."
         ) from error
+    except duckdb.IOException as error:
+        raise unwritable(folder, error) from error
+
+
+def unwritable(folder: Path, error: duckdb.Error) -> UnreadableInput:
+    """Say that DuckDB could not write below a folder, which it does in many words."""
+    why = "no space is left" if "No space left" in str(error) else str(error).splitlines()[0]
+    return UnreadableInput(f"{folder}: cannot be written ({why}); make room, or choose another --tables folder.")
 
 
 def _is_inside(folder: Path, run: RunFiles) -> bool:
@@ -230,14 +275,14 @@ def _ingest(
     if old is not None and old.key == key:
         if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
             return _publish(kept, {**old.manifest, "inputs": inputs})
-        return old
+        return dataclasses.replace(old, held=hold(kept.folder))
     facts = _finish(run, keys, key, kept, choice, inputs)
     return _assemble(run, choice, kept, keys, key, inputs, facts)
 
 
 def _load_old(folder: Path, parser: Parser) -> Dataset | None:
     try:
-        old = Dataset.load(folder)
+        old = Dataset(folder, _read_manifest(folder))
     except UnreadableInput:
         return None
     return old if old.manifest["identity"] == _identity(parser) else None
@@ -405,7 +450,20 @@ def _pool(parser: Parser, workers: int) -> Executor:
     if not getattr(parser, "uses_processes", True):
         return ThreadPoolExecutor(workers)
     # Spawned, not forked: the libraries that read here run threads of their own.
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Let a worker process end when the one that started it is killed; it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            multiprocessing.connection.wait([parent.sentinel])
+            os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def _read_unit(parser: Parser, run: RunFiles, unit: Unit, kept: Store, key: str) -> None:
@@ -525,14 +583,19 @@ def _assemble(
                 tables.setdefault(table, []).append(kept.show(table, unit, part))
     rows = _rows_per_source(kept.folder, tables)
     tables["sources"] = [kept.write("sources", key, _sources(run, choice.parser, inputs, rows))]
-    dataset = _publish(kept, {**describe(run, choice, facts), "key": key, "tables": tables, "inputs": inputs})
-    kept.clean({*keys, key}, tables)
-    return dataset
+    kept.publish({**describe(run, choice, facts), "key": key, "tables": tables, "inputs": inputs})
+    with alone(kept.folder) as nobody_reads:
+        if nobody_reads:  # otherwise the next ingestion that changes something drops what is left over
+            kept.clean({*keys, key}, tables)
+            for products in (work_folder(kept.folder) / ".rebuilt").glob("*"):
+                if not products.name.startswith(key):
+                    shutil.rmtree(products, ignore_errors=True)
+    return Dataset(kept.folder, _read_manifest(kept.folder), hold(kept.folder))
 
 
 def _publish(kept: Store, manifest: Mapping[str, Any]) -> Dataset:
     kept.publish(manifest)
-    return Dataset(kept.folder, manifest)
+    return Dataset(kept.folder, manifest, hold(kept.folder))
 
 
 def describe(run: RunFiles, choice: plugins.Choice, facts: RunFacts) -> dict[str, Any]:

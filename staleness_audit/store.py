@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,9 +47,49 @@ def cache_folder(base: Path | None = None) -> Path:
 def locked(folder: Path) -> Iterator[None]:
     """Let one process at a time work on a folder of this machine; the kernel drops the lock when its process ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as handle:
+    refuse_links(folder)
+    with _open_lock(folder / ".lock") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+def refuse_links(folder: Path) -> None:
+    """``UnreadableInput`` if part of a folder of tables lies elsewhere, where nothing may be read or written."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise UnreadableInput(f"{folder}: {entry.name} is a link, which tables never are; remove it.")
+
+
+def hold(tables: Path) -> BinaryIO | None:
+    """Share tables with other readers; as long as the handle is open, nobody drops parts of them on this machine."""
+    try:
+        handle = _open_lock(work_folder(tables) / ".readers")
+    except OSError:  # nobody can write here, so nobody drops anything
+        return None
+    fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
+
+
+@contextmanager
+def alone(tables: Path) -> Iterator[bool]:
+    """Yield whether nobody reads tables at the moment; nobody begins to until it is left."""
+    with _open_lock(work_folder(tables) / ".readers") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _open_lock(file: Path) -> BinaryIO:
+    """Open a lock file, made if it is missing; where nothing can be written it can be read."""
+    try:
+        number = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError:
+        number = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    return os.fdopen(number, "rb")
 
 
 def work_folder(tables: Path) -> Path:
@@ -106,6 +146,15 @@ class FolderStore:
     def begin(self) -> None:
         """See ``Store``."""
         (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
+        for place, pattern in (
+            (self.folder, ".run.json.*"),
+            *((self.folder / name, ".*") for name in (PARTS, *SCHEMAS)),
+        ):
+            for left in place.glob(pattern):  # of killed ones: whoever has the lock is the only one that writes
+                if left.is_dir() and not left.is_symlink():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
     def has(self, unit: str) -> bool:
         """See ``Store``."""
@@ -160,7 +209,7 @@ class FolderStore:
     def publish(self, manifest: Mapping[str, Any]) -> None:
         """See ``Store``."""
         aside = self.folder / f".run.json.{os.getpid()}"
-        aside.write_text(_json(manifest))
+        aside.write_text(_json(manifest), encoding="utf-8")
         aside.replace(self.folder / "run.json")
 
     def clean(self, units: Collection[str], tables: Mapping[str, list[str]]) -> None:
@@ -267,4 +316,4 @@ class ObjectStore:
 
 
 def _json(manifest: Mapping[str, Any]) -> str:
-    return json.dumps(manifest, indent=1, ensure_ascii=False)
+    return json.dumps(manifest, indent=1)

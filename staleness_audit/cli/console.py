@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from staleness_audit.errors import AuditError
+from staleness_audit.whole import whole_file
 
 if TYPE_CHECKING:
     from staleness_audit.api import Progress
@@ -64,9 +65,10 @@ def print_text(text: str) -> None:
 
 
 def write_text(path: Path, text: str, option: str = "--output") -> None:
-    """Write a file that the user named; ``AuditError`` if that is not possible."""
+    """Write a file that the user named, whole or not at all; ``AuditError`` if that is not possible."""
     try:
-        path.write_text(text, encoding="utf-8", errors="replace")
+        with whole_file(path) as aside:
+            aside.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
         raise AuditError(f"{path}: cannot be written ({error.strerror}); choose another {option}.") from error
 

@@ -11,6 +11,7 @@ import duckdb
 from staleness_audit.api import AuditResult
 from staleness_audit.engine import literal
 from staleness_audit.errors import AuditError
+from staleness_audit.whole import whole_file
 
 _FORMULA = r"^[=+\-@\t\r\n＝＋－＠]"
 """How text begins that a spreadsheet would run as a formula."""
@@ -38,8 +39,9 @@ def write_files(result: AuditResult, folder: Path, form: Literal["csv", "parquet
             options = "FORMAT csv, HEADER true" if form == "csv" else "FORMAT parquet, COMPRESSION zstd"
             query = _harmless(connection, name) if form == "csv" else f'FROM "{name}"'
             try:
-                (rows,) = connection.execute(f"COPY ({query}) TO {literal(str(path))} ({options})").fetchall()[0]
-            except duckdb.IOException as error:
+                with whole_file(path) as aside:
+                    (rows,) = connection.execute(f"COPY ({query}) TO {literal(str(aside))} ({options})").fetchall()[0]
+            except (duckdb.IOException, OSError) as error:
                 raise AuditError(f"{path}: cannot be written; choose another --output.") from error
             yield path, int(rows)
 

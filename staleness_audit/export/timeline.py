@@ -26,6 +26,7 @@ import pyarrow as pa
 from staleness_audit.api import AuditResult
 from staleness_audit.errors import AuditError
 from staleness_audit.report.terminal.words import interval, version_name
+from staleness_audit.whole import whole_file
 
 Event = dict[str, Any]
 MOST_TRAJECTORIES = 20_000
@@ -120,7 +121,7 @@ def write_trace(result: AuditResult, path: Path, most: int = MOST_TRAJECTORIES) 
                 "--format csv or parquet exports what they hold."
             )
         try:
-            with path.open("wb") as plain:
+            with whole_file(path) as aside, aside.open("wb") as plain:
                 if path.suffix != ".gz":
                     return _write(plain, connection, result.data, origin, total)
                 with gzip.GzipFile(fileobj=plain, mode="wb", compresslevel=6) as packed:

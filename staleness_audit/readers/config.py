@@ -30,10 +30,16 @@ that a few bytes cannot stand for a billion values."""
 
 
 _ENTRY: Final = re.compile(
-    r"\s*(?:- *)*(?!(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b)"
+    r"\s*+(?:- *)*+(?!(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b)"
     r"(?:[\w.$@/-]+|'[^']*'|\"[^\"]*\"):(?:\s|$)|\s*- *\S+ *$"
 )
 """A line of printed YAML that has a key, or is an item of a list."""
+_DEEP_KEY: Final = re.compile(
+    rf"(?<![\w-])(?:(?:[\w-]++|\"[^\"\n]*+\"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{MAX_DEPTH + 1}}}", re.ASCII
+)
+"""A TOML key of more levels than are read; the standard reader's time grows with their square."""
+MAX_NUMBER_CHARS: Final = 400
+"""Longest number in YAML, where ``1:59:59`` counts in sixties; beyond it is text."""
 
 
 class UnreadableConfig(Exception):
@@ -121,9 +127,11 @@ def _json(text: str) -> object:
 
 
 def _toml(text: str) -> object:
+    if _DEEP_KEY.search(text):
+        raise UnreadableConfig(f"it is nested deeper than {MAX_DEPTH} levels")
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UnreadableConfig(f"it is not TOML ({error})") from error
 
 
@@ -143,7 +151,15 @@ def _untagged(loader: _SafeLoader, _suffix: str, node: yaml.Node) -> object:
     return loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else None
 
 
+def _number(loader: _SafeLoader, node: yaml.ScalarNode) -> object:
+    if len(node.value) > MAX_NUMBER_CHARS:
+        return node.value
+    return yaml.SafeLoader.yaml_constructors[node.tag](loader, node)
+
+
 _SafeLoader.add_multi_constructor("", _untagged)
+for _kind in ("int", "float"):
+    _SafeLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _number)
 
 
 def _yaml(text: str) -> object:
@@ -152,7 +168,7 @@ def _yaml(text: str) -> object:
     except yaml.MarkedYAMLError as error:
         where = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UnreadableConfig(f"it is not YAML ({where}{error.problem})") from error
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, ArithmeticError) as error:
         raise UnreadableConfig(f"it is not YAML ({error})") from error
 
 
@@ -179,7 +195,7 @@ class _Plain:
 
 
 def _key(key: object) -> str:
-    return key if isinstance(key, str) else str(_scalar(key))
+    return str(_scalar(key))
 
 
 def _scalar(value: object) -> object:
@@ -187,4 +203,7 @@ def _scalar(value: object) -> object:
         return value.isoformat()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    # JSON may hold half of a surrogate pair, which nothing can be written with.
+    return str(value).encode("utf-8", "replace").decode()

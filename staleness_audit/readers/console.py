@@ -18,11 +18,15 @@ from staleness_audit.readers.lines import DamagedStream
 ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 """A terminal escape sequence; the regular expression means the same to Python and to Polars."""
 _ANSI = re.compile(ANSI)
-_RAY = re.compile(r"^\((?P<actor>[^()]*?)\s*(?:\([^()]*\)\s*)?pid=(?P<pid>\d+)(?:,\s*ip=(?P<ip>[^)]+))?\)\s?")
+_RAY = re.compile(
+    r"\((?P<actor>[^()]{0,256}?)\s{0,9}(?:\([^()]{0,256}\)\s{0,9})?pid=(?P<pid>\d{1,12})"
+    r"(?:,\s{0,9}ip=(?P<ip>[^)]{1,256}))?\)\s?"
+)
+"""Lengths are limited, here and below, so that no line takes longer than in proportion to its length."""
 _TIME = re.compile(r"^\[?(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{3,6})?)\]?\s*")
-_BAR = re.compile(r"^[^|\n]{0,200}?\d{1,3}%\|[^|]*\| *[\d.,]+\w?/[\d.,]+\w? \[[^\]]*\](?=\s*\S)")
+_BAR = re.compile(r"[^|\n]{0,200}?\d{1,3}%\|[^|]*\| *[\d.,]+\w?/[\d.,]+\w? \[[^\]]*\](?=\s*\S)")
 """A progress bar to whose end a message is glued, for bars end without a newline."""
-_REPEATED = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")
+_REPEATED = re.compile(r"\[repeated (?P<times>\d{1,12})x across cluster\].*$")
 
 _NOT_FINITE = re.compile(r"(?<![\w'\"])(-?)(nan|inf|infinity)(?![\w'\"])", re.IGNORECASE)
 _WRAPPED = re.compile(
@@ -111,19 +115,22 @@ def undecorate(text: str) -> ConsoleLine:
     if "\r" in clean:
         clean = clean.rsplit("\r", 1)[-1]
     actor = pid = None
+    at = 0
+    bars = "%|" in clean
     while True:
-        if clean.startswith("(") and (prefix := _RAY.match(clean)):
+        if clean.startswith("(", at) and (prefix := _RAY.match(clean, at)):
             actor, pid = prefix["actor"] or None, int(prefix["pid"])
-            clean = clean[prefix.end() :]
-        elif "%|" in clean and (bar := _BAR.match(clean)):
-            clean = clean[bar.end() :]
+            at = prefix.end()
+        elif bars and (bar := _BAR.match(clean, at)):
+            at = bar.end()
         else:
             break
+    clean = clean[at:]
     repeated = 1
     if "[repeated " in clean and (suffix := _REPEATED.search(clean)):
         # Ray prints the line itself and counts the ones it held back.
         repeated = 1 + int(suffix["times"])
-        clean = clean[: suffix.start()]
+        clean = clean[: suffix.start()].rstrip()
     return ConsoleLine(clean, actor, pid, repeated)
 
 

@@ -2,8 +2,9 @@
 
 The standard unpickler imports and calls what a file tells it to, and trusts its sizes. Here imports and calls are
 questions to the caller (``on_name``, ``on_call``, ``on_persistent``, ``on_build``), who answers with values or
-raises; opcodes that build objects in other ways are refused. Memory stays proportional to the bytes of the file:
-nothing is allocated because a number in the file says so.
+raises; opcodes that build objects in other ways are refused. Memory and time stay proportional to the bytes of the
+file: nothing is allocated because a number in the file says so, and what a few bytes make the reader copy or hash
+again and again (the memo lets them) is counted and ends in ``BadPickle``.
 
 Runs of numbers, the bulk of token and mask lists, are decoded a run at a time.
 """
@@ -27,6 +28,8 @@ _PLAIN: Final = {
     },
 }
 """Calls that stand for plain values in protocols without an opcode for those."""
+_FREE_WORK: Final = 1 << 20
+"""Bytes and values that any pickle may make its reader copy or hash, beside four times its own length."""
 
 
 class BadPickle(Exception):
@@ -114,6 +117,7 @@ class _Machine:
     ) -> None:
         self.data = data
         self.at = start
+        self.work_left = _FREE_WORK + 4 * len(data)
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
@@ -181,6 +185,32 @@ class _Machine:
         self.at = end + 1
         return text
 
+    def spend(self, work: int) -> None:
+        """Count bytes or values that are copied or hashed; data is written once, so honest pickles have plenty."""
+        self.work_left -= work
+        if self.work_left < 0:
+            raise BadPickle("its pickle stands for far more than it holds, as no data does")
+
+    def key(self, value: object) -> object:
+        """Return a value that can be a key, or be in a set, and counts what hashing it costs."""
+        if type(value) is not str:
+            self._count(value)
+        try:
+            hash(value)
+        except TypeError as error:
+            raise BadPickle("its pickle is damaged (a key that cannot be one)") from error
+        return value
+
+    def _count(self, value: object) -> None:
+        """Count what hashing a value costs: tuples may hold each other, two levels doubling what one level holds."""
+        left = [value]
+        while left:
+            item = left.pop()
+            self.spend(1 + (item.bit_length() >> 3) if type(item) is int else 1)
+            if isinstance(item, tuple):
+                self.spend(len(item))
+                left.extend(item)
+
     def push(self, value: object) -> None:
         self.stack.append(value)
 
@@ -220,20 +250,12 @@ def _set_items(m: _Machine) -> None:
     items = m.since_mark()
     target = m.top(dict)
     for at in range(0, len(items) - 1, 2):
-        target[_key(items[at])] = items[at + 1]
-
-
-def _key(value: object) -> object:
-    try:
-        hash(value)
-    except TypeError as error:
-        raise BadPickle("its pickle is damaged (a key that cannot be one)") from error
-    return value
+        target[m.key(items[at])] = items[at + 1]
 
 
 def _set_item(m: _Machine) -> None:
     value, key = m.pop(), m.pop()
-    m.top(dict)[_key(key)] = value
+    m.top(dict)[m.key(key)] = value
 
 
 def _append(m: _Machine) -> None:
@@ -248,7 +270,7 @@ def _appends(m: _Machine) -> None:
 
 def _add_items(m: _Machine) -> None:
     items = m.since_mark()
-    m.top(set).update(_key(item) for item in items)
+    m.top(set).update(m.key(item) for item in items)
 
 
 def _tuple_of(count: int) -> Callable[[_Machine], None]:
@@ -261,7 +283,7 @@ def _tuple_of(count: int) -> Callable[[_Machine], None]:
 
 def _dict(m: _Machine) -> None:
     items = m.since_mark()
-    m.push({_key(items[at]): items[at + 1] for at in range(0, len(items) - 1, 2)})
+    m.push({m.key(items[at]): items[at + 1] for at in range(0, len(items) - 1, 2)})
 
 
 def _pop(m: _Machine) -> None:
@@ -299,10 +321,12 @@ def _stack_global(m: _Machine) -> None:
 
 def _call(m: _Machine) -> None:
     arguments, target = m.pop(), m.pop()
-    m.push(_make(target.kind, arguments) if isinstance(target, _Plain) else m.on_call(target, arguments))
+    for item in arguments if isinstance(arguments, tuple) else ():
+        m.spend(len(item) if isinstance(item, (str, bytes, bytearray, list, tuple, dict, set, frozenset)) else 1)
+    m.push(_make(m, target.kind, arguments) if isinstance(target, _Plain) else m.on_call(target, arguments))
 
 
-def _make(kind: str, arguments: object) -> object:
+def _make(m: _Machine, kind: str, arguments: object) -> object:
     """Make the value that older protocols write as a call because they have no opcode for it."""
     if not isinstance(arguments, tuple) or not all(isinstance(item, (list, tuple, str, bytes)) for item in arguments):
         raise BadPickle(f"its pickle is damaged (a {kind} that cannot be one)")
@@ -311,7 +335,7 @@ def _make(kind: str, arguments: object) -> object:
         return first.encode("latin-1")
     if kind == "bytearray":
         return bytearray(first.encode("latin-1") if isinstance(first, str) else bytes(first))
-    items = [_key(item) for item in (first if isinstance(first, (list, tuple)) else ())]
+    items = [m.key(item) for item in (first if isinstance(first, (list, tuple)) else ())]
     return frozenset(items) if kind == "frozenset" else set(items)
 
 
@@ -326,7 +350,15 @@ def _long(width: int) -> Callable[[_Machine], None]:
 
 
 def _text(width: int) -> Callable[[_Machine], None]:
-    return lambda m: m.push(m.sized(width).decode("utf-8", "surrogatepass"))
+    return lambda m: m.push(_sound(m.sized(width)))
+
+
+def _sound(data: bytes) -> str:
+    """Text as Python writes it; half of a surrogate pair, which no table can hold, becomes U+FFFD."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _old_text(width: int) -> Callable[[_Machine], None]:
@@ -366,7 +398,7 @@ _OPERATIONS: Final[dict[int, Callable[[_Machine], None]]] = {
     ord("l"): lambda m: m.push(m.since_mark()),
     ord("d"): _dict,
     ord("t"): lambda m: m.push(tuple(m.since_mark())),
-    0x91: lambda m: m.push(frozenset(_key(item) for item in m.since_mark())),
+    0x91: lambda m: m.push(frozenset(m.key(item) for item in m.since_mark())),
     0x85: _tuple_of(1),
     0x86: _tuple_of(2),
     0x87: _tuple_of(3),

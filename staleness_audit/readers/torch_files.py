@@ -24,12 +24,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, BinaryIO, Final, TypeGuard
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.readers.pickle_values import BadPickle, Opaque, Unpickled, drop_state, read_pickle
 
 MAX_PICKLE_BYTES: Final = 4 << 30
 MAX_TENSOR_BYTES: Final = 1 << 30
 MAX_FILE_BYTES: Final = 64 << 30
+MAX_DIMENSIONS: Final = 64
+MAX_EXPANSION: Final = 64
+"""How many times the bytes of a file what is read of it may come to, beside ``_FREE_BYTES``: ``torch.save`` compresses
+nothing, and a storage that many tensors show is read once for each."""
+_FREE_BYTES: Final = 256 << 20
+_FREE_NUMBERS: Final = 1 << 20
+"""Numbers that a tensor may show without holding them (an expanded view of a few)."""
 _SPOOL_BYTES: Final = 64 << 20
 _LEGACY_MAGIC: Final = 0x1950A86A20F9469CFC6C
 
@@ -111,6 +118,7 @@ class Tensor:
     offset: int
     _storage: _Storage = field(repr=False)
     _read: Callable[[_Storage], bytes] = field(repr=False, compare=False)
+    _embedded: Callable[[bytes], tuple[str, bytes]] = field(repr=False, compare=False)
 
     @property
     def numel(self) -> int:
@@ -129,7 +137,7 @@ class Tensor:
         """
         dtype, stored = self.dtype, b""
         if self._storage.archive is not None:
-            dtype, stored = _embedded(self._storage.archive)
+            dtype, stored = self._embedded(self._storage.archive)
         if dtype not in _CODES:
             raise BadTorchFile(f"a tensor of dtype {dtype} cannot be read")
         code: Any
@@ -140,6 +148,8 @@ class Tensor:
             return []
         data = stored or self._read(self._storage)
         count = len(data) // size
+        if self.numel > max(count, _FREE_NUMBERS):
+            raise BadTorchFile("a tensor stands for far more numbers than its storage holds")
         last = self.offset + sum((length - 1) * step for length, step in zip(self.shape, self.stride, strict=True))
         if last >= count or self.offset < 0 or min(self.stride, default=0) < 0:
             raise BadTorchFile("a tensor reaches beyond its storage")
@@ -149,7 +159,8 @@ class Tensor:
 
     def raw(self) -> bytes:
         """Bytes of the whole storage behind it, for data that only uses a tensor as a container."""
-        return _embedded(self._storage.archive)[1] if self._storage.archive is not None else self._read(self._storage)
+        archive = self._storage.archive
+        return self._embedded(archive)[1] if archive is not None else self._read(self._storage)
 
     def tolist(self) -> Any:
         """Elements nested by shape, like torch's ``tolist``."""
@@ -212,26 +223,49 @@ def load(stream: BinaryIO | IO[bytes], *, stubs: bool = False) -> Any:
         raise BadTorchFile(f"the data cannot be read ({error})") from error
 
 
+def most_bytes(file: RunFile) -> int:
+    """How much may be read of a file of pickled data."""
+    return _FREE_BYTES + MAX_EXPANSION * file.bytes
+
+
 @contextmanager
 def _seekable(run: RunFiles, source: str) -> Iterator[IO[bytes]]:
     """Open a file for seeking; a compressed one is unpacked to a temporary file first (small ones to memory)."""
+    file = run.file(source)
     with run.open(source) as stream:
-        if not run.file(source).compressed:
+        if not file.compressed:
             yield stream
             return
+        most = min(MAX_FILE_BYTES, most_bytes(file))
         with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as whole:
             try:
                 while chunk := stream.read(1 << 20):
                     whole.write(chunk)
-                    if whole.tell() > MAX_FILE_BYTES:
-                        raise BadTorchFile(f"it unpacks to more than {MAX_FILE_BYTES >> 30} GiB")
+                    if whole.tell() > most:
+                        raise BadTorchFile(
+                            f"it unpacks to more than {most >> 20} MiB, which is too much for its size; unpack it "
+                            "yourself if you trust it"
+                        )
             except (OSError, EOFError) as error:
                 raise BadTorchFile(f"the compressed data is damaged or cut ({error})") from error
             whole.seek(0)
             yield whole
 
 
+class _Allowance:
+    """Bytes that may still be read of a file, be it by unpacking or again and again."""
+
+    def __init__(self, size: int) -> None:
+        self.left = _FREE_BYTES + MAX_EXPANSION * size
+
+    def spend(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            raise BadTorchFile("what it unpacks to is far more than its size, as no dump's is")
+
+
 def _load_zip(stream: IO[bytes], stubs: bool) -> object:
+    allowance = _Allowance(stream.seek(0, io.SEEK_END))
     try:
         archive = zipfile.ZipFile(stream)
     except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
@@ -240,24 +274,26 @@ def _load_zip(stream: IO[bytes], stubs: bool) -> object:
     if len(names) != 1:
         raise BadTorchFile("the archive holds no data.pkl" if not names else "the archive holds data.pkl twice")
     prefix = names[0].removesuffix("data.pkl")
-    order = _member(archive, f"{prefix}byteorder", 16) if f"{prefix}byteorder" in archive.NameToInfo else b"little"
+    named = f"{prefix}byteorder"
+    order = _member(archive, named, 16, allowance) if named in archive.NameToInfo else b"little"
     if order.strip() != b"little":
         raise BadTorchFile("its numbers are big-endian, which this reader does not support")
 
     def storage(wanted: _Storage) -> bytes:
-        return _member(archive, f"{prefix}data/{wanted.key}", MAX_TENSOR_BYTES)
+        return _member(archive, f"{prefix}data/{wanted.key}", MAX_TENSOR_BYTES, allowance)
 
-    tensors = _Tensors(storage, stubs)
-    return tensors.read_pickle(_member(archive, names[0], MAX_PICKLE_BYTES)).value
+    tensors = _Tensors(storage, allowance, stubs)
+    return tensors.read_pickle(_member(archive, names[0], MAX_PICKLE_BYTES, allowance)).value
 
 
-def _member(archive: zipfile.ZipFile, name: str, limit: int) -> bytes:
+def _member(archive: zipfile.ZipFile, name: str, limit: int, allowance: _Allowance) -> bytes:
     try:
         info = archive.getinfo(name)
     except KeyError as error:
         raise BadTorchFile(f"the archive lacks its member {name}") from error
     if info.file_size > limit:
         raise BadTorchFile(f"its member {name} is larger than {limit >> 20} MiB")
+    allowance.spend(info.file_size)
     try:
         with archive.open(info) as member:
             data = member.read(info.file_size)
@@ -278,14 +314,16 @@ def _load_sequence(stream: IO[bytes], stubs: bool) -> tuple[object, Callable[[_S
     if len(data) > MAX_PICKLE_BYTES:
         raise BadTorchFile(f"a pickle is larger than {MAX_PICKLE_BYTES >> 20} MiB")
     places: dict[str, tuple[int, int]] = {}
+    allowance = _Allowance(len(data))
 
     def storage(wanted: _Storage) -> bytes:
         if wanted.key not in places:
             raise BadTorchFile(f"the file lacks the storage {wanted.key}")
         start, end = places[wanted.key]
+        allowance.spend(end - start)
         return data[start:end]
 
-    tensors = _Tensors(storage, stubs)
+    tensors = _Tensors(storage, allowance, stubs)
 
     def following(at: int) -> Unpickled:
         return tensors.read_pickle(data, at)
@@ -309,19 +347,12 @@ def _load_sequence(stream: IO[bytes], stubs: bool) -> tuple[object, Callable[[_S
     return value.value, storage
 
 
-def _embedded(archive: bytes) -> tuple[str, bytes]:
-    """Return the dtype and the bytes of a storage that ``torch.save`` wrote by itself."""
-    value, find = _load_sequence(io.BytesIO(archive), stubs=False)
-    if not isinstance(value, _Storage):
-        raise BadTorchFile("it holds a tensor's numbers in a way torch does not")
-    return value.dtype, find(value)
-
-
 class _Tensors:
     """What a torch pickle may name and call; nothing here does more than build a ``Tensor`` or a ``Stub``."""
 
-    def __init__(self, read: Callable[[_Storage], bytes], stubs: bool = False) -> None:
+    def __init__(self, read: Callable[[_Storage], bytes], allowance: _Allowance, stubs: bool = False) -> None:
         self._read = read
+        self._allowance = allowance
         self._stubs = stubs
         self.dtypes: dict[str, str] = {}
 
@@ -379,14 +410,22 @@ class _Tensors:
 
     def _tensor(self, kind: str, arguments: tuple[Any, ...]) -> Tensor:
         storage, offset, shape, stride = (*arguments, None, None, None, None)[:4]
-        if not (isinstance(storage, _Storage) and isinstance(offset, int) and _counts(shape) and _counts(stride)):
+        if not (isinstance(storage, _Storage) and _counts((offset,)) and _counts(shape) and _counts(stride)):
             raise BadTorchFile("it describes a tensor in a way torch does not")
         if len(shape) != len(stride):
             raise BadTorchFile("it describes a tensor in a way torch does not")
         dtype = storage.dtype
         if kind.endswith("_v3") and len(arguments) > 6 and isinstance(arguments[6], _Dtype):
             dtype = arguments[6].name
-        return Tensor(dtype, shape, stride, offset, storage, self._read)
+        return Tensor(dtype, shape, stride, offset, storage, self._read, self._embedded)
+
+    def _embedded(self, archive: bytes) -> tuple[str, bytes]:
+        """Return the dtype and the bytes of a storage that ``torch.save`` wrote by itself."""
+        self._allowance.spend(len(archive))
+        value, find = _load_sequence(io.BytesIO(archive), stubs=False)
+        if not isinstance(value, _Storage):
+            raise BadTorchFile("it holds a tensor's numbers in a way torch does not")
+        return value.dtype, find(value)
 
     def persistent(self, reference: object) -> object:
         """Answer a persistent id: ``("storage", type, key, location, numel[, view])``."""
@@ -399,4 +438,8 @@ class _Tensors:
 
 
 def _counts(value: object) -> TypeGuard[tuple[int, ...]]:
-    return isinstance(value, tuple) and all(isinstance(item, int) and item >= 0 for item in value)
+    return (
+        isinstance(value, tuple)
+        and len(value) <= MAX_DIMENSIONS
+        and all(isinstance(item, int) and 0 <= item < 1 << 63 for item in value)
+    )

@@ -23,9 +23,11 @@ from pathlib import Path
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from staleness_audit.engine import create_view, scan, write_parquet
-from staleness_audit.ingest import Dataset
+from staleness_audit.errors import UnreadableInput
+from staleness_audit.ingest import Dataset, unwritable
 from staleness_audit.places import fetched, is_url
 from staleness_audit.pool import Here, Pool
 from staleness_audit.rebuild.partitions import DIVIDED, Divided, by_partition, count_partitions, divide, select, shares
@@ -182,8 +184,31 @@ def rebuild(
     if not folder.exists():
         with locked(dataset.work):
             if not folder.exists():  # another process may have made it meanwhile
-                _run(dataset, folder, (first, last), progress, pool or Here())
+                try:
+                    _run(dataset, folder, (first, last), progress, pool or Here())
+                except duckdb.Error as error:
+                    _refuse_damaged(dataset, error)
+                    if isinstance(error, duckdb.IOException):
+                        raise unwritable(dataset.folder, error) from error
+                    raise
+                except OSError as error:
+                    raise UnreadableInput(
+                        f"{folder}: cannot be written ({error.strerror}); make a copy of the tables where it can."
+                    ) from error
     return rebuilt
+
+
+def _refuse_damaged(dataset: Dataset, error: duckdb.Error) -> None:
+    """``UnreadableInput`` if a query failed because a part is no Parquet file."""
+    for part in (part for table in dataset.manifest["tables"] for part in dataset.parts(table)):
+        if is_url(part):
+            continue
+        try:
+            pq.read_metadata(part)
+        except (pa.ArrowException, OSError):
+            raise UnreadableInput(
+                f"{part}: damaged; remove {dataset.folder} and make the tables again with `staleness-audit ingest`."
+            ) from error
 
 
 def _run(
@@ -193,7 +218,7 @@ def _run(
     progress: Callable[[int, int, str], None] | None,
     pool: Pool,
 ) -> None:
-    """Run all modules into ``folder``, which appears only when it is whole; drop what older tables left."""
+    """Run all modules into ``folder``, which appears only when it is whole."""
     aside = folder.with_name(f".{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
@@ -210,9 +235,6 @@ def _run(
             with _exchange(dataset, aside, pool) as kept:
                 _run_partitions(connection, dataset, steps, count, kept, aside, counter, pool)
                 _run_stage(connection, "whole", aside, counter)
-    for other in folder.parent.iterdir():
-        if not other.name.startswith(dataset.key) and other != aside:
-            shutil.rmtree(other, ignore_errors=True)
     aside.rename(folder)
 
 

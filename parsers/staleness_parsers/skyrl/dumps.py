@@ -19,7 +19,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Sink
 from staleness_audit.readers.pickle_values import BadPickle, Opaque, read_pickle
-from staleness_audit.readers.torch_files import BadTorchFile, Tensor, load, open_torch
+from staleness_audit.readers.torch_files import BadTorchFile, Tensor, load, most_bytes, open_torch
 from staleness_parsers.skyrl.console import CONFIGS
 
 GROUPS: Final[dict[str, Any]] = {
@@ -69,7 +69,7 @@ def read_dumps(run: RunFiles, pieces: Sequence[Piece], steps: Sequence[int], sin
 def _read_dump(run: RunFiles, piece: Piece, step: int, sink: Sink) -> list[dict[str, Any]]:
     try:
         with run.open(piece.source) as stream:
-            rows = _groups(_state(stream.read()))
+            rows = _groups(_state(stream.read(most_bytes(run.file(piece.source)))))
     except (BadPickle, BadTorchFile, _NotABatch, UnreadableInput, OSError, EOFError) as why:
         sink.diagnose(
             "warning",

@@ -15,6 +15,7 @@ from staleness_audit.report.html.steps import steps_figure
 from staleness_audit.report.html.timeline import timeline_figure
 from staleness_audit.report.html.verdict import verdict
 from staleness_audit.report.html.violations import anchors_of, no_violations, tellings, worst_table
+from staleness_audit.whole import whole_file
 
 if TYPE_CHECKING:
     from staleness_audit.api import AuditResult
@@ -24,7 +25,9 @@ LENGTH_BINS = 30
 
 def write_report(result: AuditResult, file: str | Path) -> None:
     """Write the HTML report of an audited run; raises ``OSError`` if the file cannot be written."""
-    Path(file).write_text(render_report(result), encoding="utf-8")
+    page = render_report(result)
+    with whole_file(Path(file)) as aside:
+        aside.write_text(page, encoding="utf-8", errors="replace")
 
 
 def render_report(result: AuditResult) -> str:

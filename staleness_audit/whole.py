@@ -1,0 +1,46 @@
+"""Files that a user named appear whole: the old one, the new one, or none, also if the writer is killed in between."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yield where to write what shall be ``path``, and put it there if all went well.
+
+    A pipe or a device (``/dev/stdout``) is written itself. What killed writers left beside it is removed.
+
+    Raises:
+        OSError: the file cannot be put there; also whatever the writing raises.
+    """
+    target = path.resolve()
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        mode = None
+    if mode is not None and not stat.S_ISREG(mode):
+        yield path
+        return
+    for left in target.parent.glob(f".{_plain(target.name)}.*.part"):
+        number = left.name.split(".")[-2]
+        if number.isdigit() and not Path(f"/proc/{number}").exists() and Path("/proc").is_dir():
+            left.unlink(missing_ok=True)
+    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        yield aside
+        if mode is not None:
+            aside.chmod(stat.S_IMODE(mode))
+        aside.replace(target)
+    finally:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+
+
+def _plain(name: str) -> str:
+    """A name as a pattern that fits nothing else."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)
