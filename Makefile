@@ -2,7 +2,7 @@
 # Another interpreter: make test PYTHON=/path/to/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint reformat bench findings docs screenshots clean
+.PHONY: help demo test test-slow test-adapters lint reformat bench findings docs screenshots clean
 
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -10,13 +10,16 @@ PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The frameworks that the recorder's adapters are for; SkyRL needs Python 3.12, and verl has none newer.
+ADAPTERS := .venv-adapters
+ADAPTERS_PYTHON ?= python3.12
 
 # $(call audited,CODE,ARGUMENTS): audit a sample run and fail unless the exit code is the one that is true of it
 audited = echo; echo "$$ staleness-audit audit sample_traces/$(2)"; $(BIN)/staleness-audit audit sample_traces/$(2); \
 	code=$$?; echo "exit code $$code"; test $$code -eq $(1) || { echo "but $(1) is true of this run" >&2; exit 1; }
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv and pip was found; name one with PYTHON=..." >&2; exit 1; }
@@ -41,6 +44,18 @@ test: $(STAMP) ## Lint, then the whole test suite; the tests run although the li
 test-slow: $(STAMP) ## The tests that take longer and are left out of `make test`
 	$(BIN)/python -m pytest -n auto -m slow
 
+$(ADAPTERS)/.installed: pyproject.toml
+	@echo "Setting up $(ADAPTERS) with $(ADAPTERS_PYTHON); torch and what it brings are several gigabytes ..."
+	@test -x $(ADAPTERS)/bin/python || $(ADAPTERS_PYTHON) -m venv $(ADAPTERS)
+	@$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group adapters
+	@# They ask for inference engines that need a GPU, and for releases that no two of them agree on.
+	@$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --group frameworks
+	@touch $@
+
+test-adapters: $(ADAPTERS)/.installed ## The recorder's adapters inside the frameworks' own packages
+	$(ADAPTERS)/bin/python -m pytest -m slow -rs tests/recorder/test_frameworks.py tests/recorder/test_trl_trainer.py
+
 lint: $(STAMP) ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,5 +78,5 @@ screenshots: $(STAMP) ## Take the pictures of README.md and docs/ from the real 
 	$(BIN)/python docs/screenshots.py
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit
+	rm -rf $(VENV) $(ADAPTERS) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
