@@ -2,7 +2,7 @@
 # Another interpreter: make test PYTHON=/path/to/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-oldest test-newest fuzz lock lint reformat bench findings docs screenshots clean
+.PHONY: help demo test test-slow test-oldest test-newest test-adapters fuzz lock lint reformat bench findings docs screenshots clean
 
 SUITABLE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 python3.11; do \
@@ -18,13 +18,16 @@ OLDEST := $(VENV)-oldest
 QUICK := tests/test_rebuild.py tests/test_ingest.py tests/test_cli.py tests/test_export.py tests/test_compare.py \
 	tests/readers tests/report/test_formats.py tests/report/test_html.py tests/report/test_terminal.py tests/hostile
 SECONDS ?= 60
+# The frameworks that the recorder's adapters are for; SkyRL needs Python 3.12, and verl has none newer.
+ADAPTERS := .venv-adapters
+ADAPTERS_PYTHON ?= python3.12
 
 # $(call audited,CODE,ARGUMENTS): audit a sample run and fail unless the exit code is the one that is true of it
 audited = echo; echo "$$ staleness-audit audit sample_traces/$(2)"; $(BIN)/staleness-audit audit sample_traces/$(2); \
 	code=$$?; echo "exit code $$code"; test $$code -eq $(1) || { echo "but $(1) is true of this run" >&2; exit 1; }
 
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
 $(STAMP): pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv and pip was found; name one with PYTHON=..." >&2; exit 1; }
@@ -72,6 +75,18 @@ lock: $(STAMP) ## Lock the newest versions of what development needs, with hashe
 	@$(PIP) uv
 	$(UV_COMPILE) --universal --upgrade --group dev --generate-hashes --output-file $(LOCK)
 
+$(ADAPTERS)/.installed: pyproject.toml
+	@echo "Setting up $(ADAPTERS) with $(ADAPTERS_PYTHON); torch and what it brings are several gigabytes ..."
+	@test -x $(ADAPTERS)/bin/python || $(ADAPTERS_PYTHON) -m venv $(ADAPTERS)
+	@$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group adapters
+	@# They ask for inference engines that need a GPU, and for releases that no two of them agree on.
+	@$(ADAPTERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --group frameworks
+	@touch $@
+
+test-adapters: $(ADAPTERS)/.installed ## The recorder's adapters inside the frameworks' own packages
+	$(ADAPTERS)/bin/python -m pytest -m slow -rs tests/recorder/test_frameworks.py tests/recorder/test_trl_trainer.py
+
 lint: $(STAMP) ## ruff (rules and format) and mypy --strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -94,5 +109,5 @@ screenshots: $(STAMP) ## Take the pictures of README.md and docs/ from the real 
 	$(BIN)/python docs/screenshots.py
 
 clean: ## Remove what the targets made
-	rm -rf $(VENV) $(OLDEST) $(VENV)-newest fuzz-findings build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit
+	rm -rf $(VENV) $(OLDEST) $(VENV)-newest $(ADAPTERS) fuzz-findings build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .staleness-audit
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

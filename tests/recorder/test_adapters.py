@@ -132,12 +132,12 @@ class Trainer:
 
     copies = False
 
-    def __init__(self, rows: list[Row], max_staleness: int, steps: int) -> None:
+    def __init__(self, rows: list[Row], max_staleness: int, steps: int, token_budget: int = 0) -> None:
         self.rollout_queue: Any = queue.Queue()
         for each in rows:
             self.rollout_queue.put(each)
         self.accelerator = types.SimpleNamespace(is_main_process=True)
-        self.args = types.SimpleNamespace(max_staleness=max_staleness)
+        self.args = types.SimpleNamespace(max_staleness=max_staleness, token_budget=token_budget)
         self.state = types.SimpleNamespace(global_step=0, is_world_process_zero=True)
         self.model_version, self.steps, self.callbacks = 1, steps, []
         self.losses: list[int] = []
@@ -159,6 +159,8 @@ class Trainer:
             except queue.Empty:
                 return
             if self.model_version - sample.model_version > self.args.max_staleness:
+                continue
+            if 0 < self.args.token_budget < len(sample.input_ids):
                 continue
             tokens = sample.input_ids.copy() if self.copies else sample.input_ids
             batch.append({"input_ids": tokens, "true": sample.true})
@@ -240,12 +242,25 @@ def test_trl_without_token_versions_leaves_open_what_trl_does_not_know(tmp_path:
 
 @pytest.mark.usefixtures("_transformers")
 def test_trl_drops_are_recorded(tmp_path: Path) -> None:
-    """Bound 0: groups 0 and 1 are taken at label 1; at label 2 group 2 (label 1) is stale, group 3 is not."""
+    """Bound 0: groups 0 and 1 are taken at label 1; at label 2 group 2 (label 1) is stale, group 3 is not.
+
+    The last row has 2 + 7 tokens, one more than the budget. What workers drop before the queue, nobody sees.
+    """
+    long = row(4, 3, [2] * 7)
     record = Recorder(tmp_path / "run", bound=0)
-    recorded(Trainer, record, spans=lambda row: [{"versions": row.true}])(ROWS, 0, 2).train()
+    recorded(Trainer, record, spans=lambda row: [{"versions": row.true}])([*ROWS, long], 0, 3, token_budget=8).train()
     data = audit(tmp_path / "run").data
-    assert data["trajectories"]["dropped"] == {"stale": {"lo": 2, "hi": 2}}
-    assert data["tokens"]["dropped"] == {"stale": {"lo": 5, "hi": 5}}
+    unknown = {"lo": 0, "hi": None}
+    assert data["trajectories"]["dropped"] == {
+        "stale": {"lo": 2, "hi": 2},
+        "filtered": {"lo": 1, "hi": 1},
+        "unknown": unknown,
+    }
+    assert data["tokens"]["dropped"] == {
+        "stale": {"lo": 5, "hi": 5},
+        "filtered": {"lo": 7, "hi": 7},
+        "unknown": unknown,
+    }
 
 
 @pytest.mark.usefixtures("_transformers")

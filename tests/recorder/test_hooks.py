@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from staleness_audit import audit
 from staleness_audit.recorder import Recorder
@@ -155,7 +156,7 @@ def test_areal(tmp_path: Path) -> None:
     }
     other = {name: column[1:].copy() for name, column in result.items()}
     with Recorder(tmp_path / "run", framework="areal", bound=1) as record:
-        workflow = areal.RecordedWorkflow(Workflow([result, None, other]), record)
+        workflow = areal.recorded(Workflow, record)([result, None, other])
         accept = areal.recorded_accept(lambda trajectory: trajectory is not other, record)
         batch = asyncio.run(workflow.arun_episode(None, {}))
         assert asyncio.run(workflow.arun_episode(None, {})) is None
@@ -174,19 +175,45 @@ def test_areal(tmp_path: Path) -> None:
 # -- SkyRL -------------------------------------------------------------------------------------------------------------
 
 
+class Batch(dict[str, Any]):
+    """A ``TrainingInputBatch``."""
+
+    def __init__(self, masks: list[list[int]]) -> None:
+        super().__init__(loss_mask=np.array(masks))
+        self.metadata = {"pad_size": 0}
+
+
+class SkyDispatch:
+    """Takes the weights over into the engines."""
+
+    async def save_weights_for_sampler(self) -> str:
+        await asyncio.sleep(0)
+        return "synced"
+
+
 class SkyTrainer:
-    """The three things of ``FullyAsyncRayPPOTrainer`` that matter: its step, its sync, its conversion."""
+    """What matters of ``FullyAsyncRayPPOTrainer``: its step, its dispatch, its conversion of rows of 4 tokens."""
 
     def __init__(self, generator: Any) -> None:
         self.generator = generator
         self.global_step = 0
+        self.dispatch = SkyDispatch()
+        self.init_weight_sync_state()
+
+    def init_weight_sync_state(self) -> None:
+        """The engines meet the trainer."""
+
+    def convert_generation_group_mini_batch_to_training_input(self, groups: list[Any], dropped: Any = None) -> Batch:
+        # A group of which every row has the same reward is masked.
+        return Batch([[int(not group.uid.startswith("flat"))] * 4 for group in groups])
+
+
+class OldSkyTrainer(SkyTrainer):
+    """That of ``skyrl_train``, which takes the weights over by a method of its own."""
 
     async def async_sync_policy_weights_to_inference_engines(self) -> str:
         await asyncio.sleep(0)
         return "synced"
-
-    def convert_generation_group_mini_batch_to_training_input(self, groups: list[Any]) -> int:
-        return len(groups)
 
 
 class SkyGenerator:
@@ -198,21 +225,24 @@ class SkyGenerator:
         return {"response_ids": [[1, 2, 3, 4]], "loss_masks": [[1, 1, 1, 1]]}
 
 
+def sky_group(uid: str, output: Any, scheduled: int) -> Any:
+    return SimpleNamespace(uid=uid, generator_output=output, global_step_when_scheduled=scheduled)
+
+
 def test_skyrl_does_not_trust_a_version_while_weights_are_taken_over(tmp_path: Path) -> None:
     """A group is done in the midst of the sync to v1, by which weights is not known; step 3 trains it, from v2."""
 
     async def run(record: Recorder) -> None:
         generator = skyrl.RecordedGenerator(SkyGenerator())
         trainer = skyrl.recorded(SkyTrainer, record)(generator)
-        await trainer.async_sync_policy_weights_to_inference_engines()
+        await trainer.dispatch.save_weights_for_sampler()
         trainer.global_step = 1
-        sync = asyncio.ensure_future(trainer.async_sync_policy_weights_to_inference_engines())
+        sync = asyncio.ensure_future(trainer.dispatch.save_weights_for_sampler())
         await asyncio.sleep(0)
         output = await generator.generate(None)
         await sync
         trainer.global_step = 3
-        group = SimpleNamespace(uid="a", generator_output=output, global_step_when_scheduled=1)
-        trainer.convert_generation_group_mini_batch_to_training_input([group])
+        trainer.convert_generation_group_mini_batch_to_training_input([sky_group("a", output, 1)])
         trainer.batches.over()
 
     with Recorder(tmp_path / "run", framework="skyrl", bound=1) as record:
@@ -221,25 +251,29 @@ def test_skyrl_does_not_trust_a_version_while_weights_are_taken_over(tmp_path: P
     assert (data["verdict"], data["staleness"]["max"]) == ("inconclusive", {"lo": 1, "hi": 2})
 
 
-def test_skyrl(tmp_path: Path) -> None:
-    """Group ``a`` is made by v0 and trained by step 3, from v2; group ``b`` goes on over the sync from v1 to v2."""
+@pytest.mark.parametrize("trainer_class", [SkyTrainer, OldSkyTrainer])
+def test_skyrl(tmp_path: Path, trainer_class: type) -> None:
+    """Group ``a`` is made by v0 and trained by step 3, from v2; group ``b`` goes on over the sync from v1 to v2.
+
+    As old as ``a`` are ``flat``, which is in the batch but masked from the loss, and ``none``, which is dropped.
+    """
 
     async def run(record: Recorder) -> None:
         generator = skyrl.RecordedGenerator(SkyGenerator())
-        trainer = skyrl.recorded(SkyTrainer, record)(generator)
+        trainer = skyrl.recorded(trainer_class, record)(generator)
 
         async def sync() -> None:
-            assert await trainer.async_sync_policy_weights_to_inference_engines() == "synced"
+            old = trainer_class is OldSkyTrainer
+            hook = trainer.async_sync_policy_weights_to_inference_engines if old else None
+            assert await (hook or trainer.dispatch.save_weights_for_sampler)() == "synced"
             trainer.global_step += 1
 
-        def group(uid: str, output: Any, scheduled: int) -> Any:
-            return SimpleNamespace(uid=uid, generator_output=output, global_step_when_scheduled=scheduled)
-
         await sync()  # the initial weights: v0; step 1 begins
-        a = group("a", await generator.generate(None), 1)
+        a, flat, none = [sky_group(uid, await generator.generate(None), 1) for uid in ("a", "flat", "none")]
         await sync()
-        b = group("b", await generator.generate(sync), 2)
-        assert trainer.convert_generation_group_mini_batch_to_training_input([a, b]) == 2
+        b = sky_group("b", await generator.generate(sync), 2)
+        batch = trainer.convert_generation_group_mini_batch_to_training_input([a, flat, b], [none])
+        assert batch["loss_mask"].sum() == 8
         trainer.batches.over()
 
     with Recorder(tmp_path / "run", framework="skyrl", bound=1) as record:
@@ -249,6 +283,7 @@ def test_skyrl(tmp_path: Path) -> None:
     staleness = {row["trajectory_id"]: row["staleness"] for row in data["violations"]["worst"]}
     assert staleness == {"a@1/0": exactly(2)}
     assert data["staleness"]["token_mean"] == {"lo": 1.0, "hi": 1.5}  # b: 0 to 1
+    assert data["trajectories"]["dropped"]["zero_advantage"]["lo"] == 1
 
 
 # -- ROLL --------------------------------------------------------------------------------------------------------------
@@ -392,8 +427,8 @@ def test_openrlhf(tmp_path: Path) -> None:
         executor = openrlhf.recorded(Executor, record)()
         result = asyncio.run(executor.execute("p", "l", None, 64, None, Engine()))
         assert result["extra_logs"].pop("turns") == 2
-        # As the framework carries them: one tensor of 32-bit floats for each number.
-        info = {name: np.array([value], np.float32) for name, value in result["extra_logs"].items()}
+        # As the framework carries them, 32-bit floats; in batches put together anew, a list of them.
+        info = {name: [np.float32(value)] for name, value in result["extra_logs"].items()}
         batches = Batches(record)
         openrlhf.took(batches, [SimpleNamespace(info=info, action_mask=np.ones((1, 6), int))], 3, version=2)
         batches.over()

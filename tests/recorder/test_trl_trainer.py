@@ -1,7 +1,6 @@
 """TRL's own trainer class on CPU: its logs leave the question open, the recorder answers it with the truth.
 
-Needs ``trl`` and ``torch`` (several gigabytes with what they bring), which the development group does not install:
-``pip install trl requests``, then ``pytest -m slow tests/recorder``.
+Needs ``trl`` and ``torch``, which ``make test-adapters`` installs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """AReaL, recorded in its workflow, in ``should_accept_fn`` and in the training script (all of them the user's own).
 
->>> workflow = RecordedWorkflow(RLVRWorkflow(...), record)  # doctest: +SKIP
+>>> workflow = recorded(RLVRWorkflow, record)(...)  # doctest: +SKIP
 >>> accept = recorded_accept(should_accept, record)  # prepare_batch's should_accept_fn  # doctest: +SKIP
 >>> took(batches, batch, global_step)  # after prepare_batch; batches = Batches(record)  # doctest: +SKIP
 
@@ -21,52 +21,51 @@ from staleness_audit.recorder.recorder import Recorder
 COLUMNS = ("staleness_audit_process", "staleness_audit_number")
 
 
-class RecordedWorkflow:
-    """Runs a workflow and records the trajectories that it returns.
+def recorded(workflow_class: type, record: Recorder) -> type:
+    """Return a subclass of a workflow that records the trajectories it returns.
 
     Arguments:
-        workflow: anything with ``arun_episode``.
+        workflow_class: a ``RolloutWorkflow`` that returns tensors: ``RLVRWorkflow``, ... or one of your own. Any other
+            result (interactions of agents) leaves a gap in the log.
         record: where to; ``bound`` is ``max_head_offpolicyness``, the unit training steps.
     """
+    record.unseen("cancelled", "lost", "pending")  # only what a workflow returns is seen
 
-    def __init__(self, workflow: Any, record: Recorder) -> None:
-        self.workflow = workflow
-        self._record = record
-        record.unseen("cancelled", "lost", "pending")  # only what a workflow returns is seen
+    class Recorded(workflow_class):  # type: ignore[misc]
+        """The workflow, recorded."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.workflow, name)
+        async def arun_episode(self, engine: Any, data: Any) -> Any:
+            result = await super().arun_episode(engine, data)
+            with unharmed(record):
+                if result is None:
+                    name = tag_name(new_tag())
+                    record.admitted(name, ts=None)
+                    record.dropped(name, "filtered")
+                else:
+                    _note(record, result)
+            return result
 
-    async def arun_episode(self, engine: Any, data: Any) -> Any:
-        """Run an episode; its result carries the names of its rows."""
-        result = await self.workflow.arun_episode(engine, data)
-        with unharmed(self._record):
-            if result is None:
-                name = tag_name(new_tag())
-                self._record.admitted(name, ts=None)
-                self._record.dropped(name, "filtered")
-            elif "versions" in result:
-                self._note(result)
-        return result
+    return Recorded
 
-    def _note(self, result: dict[str, Any]) -> None:
-        versions = result["versions"]
-        tags = [new_tag() for _ in range(len(versions))]
-        group = tag_name(tags[0]) if len(tags) > 1 else None
-        for row, tag in enumerate(tags):
-            name = tag_name(tag)
-            self._record.admitted(name, group, ts=None)
-            # -1 marks what the policy did not sample; padding, which has 0, is not attended to.
-            seen = result["attention_mask"][row].tolist()
-            made = [int(v) for v, there in zip(versions[row].tolist(), seen, strict=True) if there and v >= 0]
-            loss = int(sum(result["loss_mask"][row].tolist()))
-            self._record.span(name, versions=made, loss_tokens=min(loss, len(made)))
-            self._record.finished(name)
-        for column, values in zip(COLUMNS, zip(*tags, strict=True), strict=True):
-            # A column like those that are there, of the same library and on the same device.
-            result[column] = versions[:, 0] * 0
-            for row, value in enumerate(values):
-                result[column][row] = value
+
+def _note(record: Recorder, result: dict[str, Any]) -> None:
+    versions = result["versions"]
+    tags = [new_tag() for _ in range(len(versions))]
+    group = tag_name(tags[0]) if len(tags) > 1 else None
+    for row, tag in enumerate(tags):
+        name = tag_name(tag)
+        record.admitted(name, group, ts=None)
+        # -1 marks what the policy did not sample; padding, which has 0, is not attended to.
+        seen = result["attention_mask"][row].tolist()
+        made = [int(v) for v, there in zip(versions[row].tolist(), seen, strict=True) if there and v >= 0]
+        loss = int(sum(result["loss_mask"][row].tolist()))
+        record.span(name, versions=made, loss_tokens=min(loss, len(made)))
+        record.finished(name)
+    for column, values in zip(COLUMNS, zip(*tags, strict=True), strict=True):
+        # A column like those that are there, of the same library and on the same device.
+        result[column] = versions[:, 0] * 0
+        for row, value in enumerate(values):
+            result[column][row] = value
 
 
 def recorded_accept(function: Callable[[Any], bool], record: Recorder) -> Callable[[Any], bool]:

@@ -1,7 +1,7 @@
 """OpenRLHF, recorded in the agent executor (``--agent_func_path``) and in the trainer.
 
->>> # my_agent.py
->>> AgentExecutor = recorded(MultiTurnAgentExecutor, record)  # doctest: +SKIP
+>>> # my_agent.py; OpenRLHF makes an AgentExecutor() without arguments, so MyExecutor's constructor needs none
+>>> AgentExecutor = recorded(MyExecutor, record, version=my_version)  # doctest: +SKIP
 >>> took(batches, experiences, step, version=step - 1)  # in a trainer of one's own  # doctest: +SKIP
 
 The executor asks the engine; between two looks at the engine's version each answer is exact, or an interval (provided
@@ -25,10 +25,11 @@ def recorded(executor_class: type, record: Recorder, *, version: Callable[[Any],
     """Return a subclass of an agent executor that records what its engine generates.
 
     Arguments:
-        executor_class: an ``AgentExecutorBase``: ``MultiTurnAgentExecutor``, ``SingleTurnAgentExecutor`` or your own.
+        executor_class: an ``AgentExecutorBase``: ``SingleTurnAgentExecutor`` or your own.
         record: where to; ``bound`` is what you ask for (OpenRLHF has no key), the unit training steps.
         version: from the engine to the policy version that it serves now, or None. By default
-            ``engine.get_weight_version()`` where there is one; without it versions are not known.
+            ``engine.get_weight_version()`` where there is one (OpenRLHF 0.11 has none); without it versions are not
+            known.
     """
     look = version or _weight_version
     record.unseen("dropped", "lost")  # what becomes of a finished sample, only the trainer knows
@@ -99,6 +100,7 @@ def took(batches: Batches, experiences: Iterable[Any], step: int, version: int) 
 
 
 def _rows(experience: Any) -> Iterator[tuple[str, int]]:
-    columns = [experience.info[column].tolist() for column in COLUMNS]
+    # A tensor, or, where batches were put together anew, a list of them.
+    columns = [[float(value) for value in experience.info[column]] for column in COLUMNS]
     for tag, mask in zip(zip(*columns, strict=True), experience.action_mask, strict=True):
         yield tag_name(tag), int(sum(mask.tolist()))

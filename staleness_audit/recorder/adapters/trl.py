@@ -6,11 +6,13 @@
 A subclass that overrides the public ``get_train_dataloader`` and ``training_step``, and a ``TrainerCallback``:
 
 - The queue of rows is wrapped: every row taken from it gets a name, and is dropped if it is staler than
-  ``max_staleness`` (the rule that the trainer applies to it a moment later, in the same thread).
+  ``max_staleness`` or longer than ``token_budget`` (the rules that the trainer applies to it a moment later, in the
+  same thread).
 - The collator is wrapped: it sees each micro-batch's rows, in the order in which ``training_step`` is called.
 - At the end of a step its rows are ``trained``, from the version that was live when the step began.
 
-TRL numbers the first policy 1; in the log it is v0. The unit is weight syncs.
+TRL numbers the first policy 1; in the log it is v0. The unit is weight syncs. What never comes out of the queue is not
+seen: rows that a worker throws away or has in flight, and those that wait when the training ends.
 
 What made a row's tokens, TRL knows only as the version at which its group was admitted. So the default span reaches
 from that version to the one live when the row was taken, and the audit says what follows from it. A worker of
@@ -52,6 +54,7 @@ def recorded(
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
+            record.unseen("dropped", "cancelled", "lost", "pending")  # only what is taken from the queue is seen
             self._steps = _Steps(self, record, prefix, spans or _row_span(self))
             self.add_callback(_callback(self._steps))
 
@@ -143,8 +146,11 @@ class _Steps:
             self.record.span(name, **{"ts": None, **fields})
         self.record.finished(name, ts=None)
         self.record.enqueued(name, ts=row.enqueued_at)
-        if self.trainer.model_version - row.model_version > self.trainer.args.max_staleness:
+        arguments = self.trainer.args
+        if self.trainer.model_version - row.model_version > arguments.max_staleness:
             self.record.dropped(name, "stale", step=self.trainer.state.global_step + 1)
+        elif 0 < arguments.token_budget < len(row.input_ids):  # fits in no batch
+            self.record.dropped(name, "filtered", step=self.trainer.state.global_step + 1)
         else:
             self.delivered[id(row.input_ids)] = (row.input_ids, name, loss)
 
