@@ -76,7 +76,9 @@ BETRAYED: list[tuple[str, str, Change, str, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "file", "change", "code", "opens"), BETRAYED, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("name", "file", "change", "code", "opens"), BETRAYED, ids=[f"{row[0]}-{row[3]}" for row in BETRAYED]
+)
 def test_a_loss_is_betrayed(name: str, file: str, change: Change, code: str, opens: str | None, tmp_path: Path) -> None:
     run = Case(SAMPLES / name, tmp_path).copy()
     (path,) = (path for path in run.rglob("*") if plain_name(path).as_posix().endswith(f"/{file}"))

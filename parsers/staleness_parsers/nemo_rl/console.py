@@ -63,7 +63,7 @@ _MESSAGES: Final = Messages(
             r".*Restored (?P<a>\d+) replay group\(s\) from checkpoint|ReplayBuffer restored: \d+ trajectories",
         ),
         ("stall", r"WARNING: (?P<text>rollout stall .*step (?P<a>\d+)/\d+.*)$"),
-        ("stalled", r".*RolloutStall: (?P<text>no rollout committed.*step (?P<a>\d+)/\d+.*)$"),
+        ("stalled", r"(?>.*?RolloutStall: )(?P<text>no rollout committed.*step (?P<a>\d+)/\d+.*)$"),
         ("drained", r"train_pump: rollout exhausted and buffer drained"),
         ("timeout", r"Timeout has been reached, stopping training early"),
         ("sc_end", r"SC run complete: \{.*'trainer_version': (?P<a>\d+)"),
@@ -93,7 +93,7 @@ _MESSAGES: Final = Messages(
             r".*Started one (?:native|NeMo-Gym) batch worker for (?P<a>\d+) prompt groups at target_weight=(?P<b>\d+)",
         ),
         ("incomplete", r".*Error generating response for sample (?P<a>\d+)"),
-        ("failed", r".*batch worker FAILED .*generation_weight=(?P<b>\d+) target_weight=(?P<a>\d+)"),
+        ("failed", r"(?>.*?batch worker FAILED ).*generation_weight=(?P<b>\d+) target_weight=(?P<a>\d+)"),
         # AG, the driver
         ("ag_start", r".*Starting async \w+ training with buffer_size=(?P<a>\d+), max_age=(?P<b>\d+) steps"),
         ("header", r"=+ Step (?P<a>\d+)/(?P<b>\d+) =+$"),

@@ -42,13 +42,14 @@ _CONSOLE_LINE: Final = re.compile(rf"{_COMPONENT} - (.*)")
 _FILE_LINE: Final = re.compile(r"(?:- )?(?:[\w.]+ - \d+ - )?(.*)")
 
 _ENTRY: Final = (
-    r"EntryInfo\(rollout_instance_id=(?P<instance>.*?), prompt_id=(?P<prompt>\d+), "
+    # Atomic, so that a line of many beginnings costs no more than its length.
+    r"(?>EntryInfo\(rollout_instance_id=(?P<instance>.*?), prompt_id=)(?P<prompt>\d+), "
     r"request_idx=(?P<index>\[[^\]]*\]|-?\d+), model_version=(?P<version>\[[^\]]*\]|-?\d+),"
     r".*?is_validate=(?P<validate>True|False)\)"
 )
 _SLOT: Final = r"\(buffer (?P<buffer>\d+), entry (?P<slot>\d+)\)"
 _ENTRY_LINE: Final = re.compile(
-    rf"\[(?P<what>[A-Z][\w ]*Entry[\w ]*|Entry[\w ]*)(?: \([^\]]*\))?\]:? (?:request idx .*?)?.*?{_ENTRY}"
+    rf"\[(?P<what>[A-Z][\w ]{0,60}Entry[\w ]{0,60}|Entry[\w ]{0,60})(?: \([^\]]*\))?\]:? (?>.*?(?=EntryInfo\()){_ENTRY}"
 )
 _BUFFER: Final = re.compile(_SLOT)
 _HEADER_TAG: Final = r"version_tag=(-?\d+): count=(\d+) \([\d.]+%\), staleness=(-?\d+)"
