@@ -72,6 +72,10 @@ class Dataset:
         held = hold(folder) if is_url(folder) or folder.is_dir() else None
         return cls(folder, _read_manifest(folder), held)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the lock with the process that holds it, for as long as it waits for the workers it sends this to."""
+        return {"folder": self.folder, "manifest": self.manifest, "held": None}
+
     @property
     def work(self) -> Path:
         """Folder of this machine for what is derived from the tables."""

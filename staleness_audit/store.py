@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
@@ -165,7 +164,7 @@ class FolderStore:
         """See ``Store``."""
         target = self.folder / PARTS / unit
         # Not the number of the process alone: workers of several machines may share the folder.
-        folder = target.with_name(f".{unit}.{socket.gethostname()}.{os.getpid()}")
+        folder = target.with_name(f".{unit}.{os.uname().nodename}.{os.getpid()}")
         shutil.rmtree(folder, ignore_errors=True)
         if anew:
             shutil.rmtree(target, ignore_errors=True)

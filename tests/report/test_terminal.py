@@ -230,7 +230,8 @@ def test_no_bound(two_step_run):
 
 
 def test_nothing_trained(event_log):
-    words = flat(shown(render_audit, audit(event_log("run", bound=1).add("admitted", trajectory_id="t").close()).data))
+    log = event_log("run", bound=1).add("admitted", trajectory_id="t").add("step", step=1, version=1, completed=False)
+    words = flat(shown(render_audit, audit(log.close()).data))
     assert "No training step completed, so there is nothing to judge." in words
     assert "largest nothing was trained on" in words
 

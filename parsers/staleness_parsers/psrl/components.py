@@ -49,7 +49,7 @@ _ENTRY: Final = (
 )
 _SLOT: Final = r"\(buffer (?P<buffer>\d+), entry (?P<slot>\d+)\)"
 _ENTRY_LINE: Final = re.compile(
-    rf"\[(?P<what>[A-Z][\w ]{0,60}Entry[\w ]{0,60}|Entry[\w ]{0,60})(?: \([^\]]*\))?\]:? (?>.*?(?=EntryInfo\()){_ENTRY}"
+    rf"\[(?P<what>[A-Z][\w ]{{0,60}}Entry[\w ]{{0,60}}|Entry[\w ]{{0,60}})(?: \([^\]]*\))?\]:? (?>.*?(?=EntryInfo\()){_ENTRY}"
 )
 _BUFFER: Final = re.compile(_SLOT)
 _HEADER_TAG: Final = r"version_tag=(-?\d+): count=(\d+) \([\d.]+%\), staleness=(-?\d+)"

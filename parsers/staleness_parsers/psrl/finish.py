@@ -19,8 +19,8 @@ from staleness_parsers.psrl.lives import Life, Teller
 from staleness_parsers.psrl.settings import Settings
 
 Row = Mapping[str, Any]
-_MOST_STEPS = 1_000_000
-"""Steps that are filled in between those with records: a damaged number must not ask for more."""
+_MOST_STEPS = 100_000
+"""Steps without a generation, beside two for each that has one, beyond which a number is taken for damaged."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,15 @@ def _fill(story: Story, sink: Sink) -> None:
     book = story.book
     inventory_only = bool(book.buffers) and not story.steps
     first = min(book.buffers) + 1 if inventory_only else min([story.first, *story.steps])
-    last = min(max([*story.steps, story.pushed]), first + _MOST_STEPS)
+    reached = max([*story.steps, story.pushed])
+    last = min(reached, first + _MOST_STEPS + 2 * len(story.steps))
+    if last < reached:
+        sink.diagnose(
+            "error",
+            "step-damaged",
+            f"A record speaks of step {reached}, far beyond the others; no step after {last} was looked for.",
+            opens="training",
+        )
     missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
     missing |= set(range(first, last + 1)) - set(story.steps)
     story.holes |= _short(story)

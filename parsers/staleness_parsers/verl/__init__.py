@@ -42,7 +42,7 @@ from staleness_parsers.verl import (
 )
 from staleness_parsers.verl.card import CARD
 from staleness_parsers.verl.files import METRIC_MARKS, Survey, survey
-from staleness_parsers.verl.launches import Launch, Row, launches
+from staleness_parsers.verl.launches import Launch, Row, launches, near
 from staleness_parsers.verl.settings import CONFIG_TABLE, Settings, choose, stage_config
 
 
@@ -147,8 +147,10 @@ class Verl:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units: launches first, then the steps of the trainer that ran."""
         files = survey(run)
-        records = _rows(staged, metrics.TABLE)
+        records = near(_rows(staged, metrics.TABLE), "step", None, sink)
         messages = _rows(staged, console.TABLE)
+        for kind in ("micro", "dumped", "sync"):
+            messages = near(messages, "a", kind, sink)
         configs = choose(_rows(staged, CONFIG_TABLE))
         settings = configs[-1] if configs else Settings()
         rule = _rule(settings, records, messages, files, staged)
