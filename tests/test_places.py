@@ -196,6 +196,7 @@ def test_a_read_that_breaks_off_is_made_again(store: ObjectStore, two_step_run: 
     assert not left
 
 
+@pytest.mark.slow
 def test_what_goes_on_failing_is_no_damage(store: ObjectStore, two_step_run: Any) -> None:
     """A log that can't be fetched is an error with exit code 2: nothing is said about the run, and nothing kept."""
     url = put(two_step_run("run", bound=2), "s3://bucket/run")

@@ -113,7 +113,7 @@ def kill_ingestions(folder: Path, tables: Path, times: int, seed: int) -> None:
 
 
 def test_a_few_killed_ingestions(folder: Path, tmp_path: Path) -> None:
-    kill_ingestions(folder, tmp_path / "tables", 8, seed=1)
+    kill_ingestions(folder, tmp_path / "tables", 4, seed=1)
 
 
 @pytest.mark.slow
@@ -242,6 +242,7 @@ def test_a_run_and_a_cache_that_cannot_be_written(folder: Path, tmp_path: Path) 
         path.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_audits_at_the_same_time_of_a_run_that_grows(folder: Path, tmp_path: Path) -> None:
     """Each of them tells of some state that the run was in: as many trajectories as tokens, five each."""
     tables = tmp_path / "tables"

@@ -116,7 +116,7 @@ event = st.fixed_dictionaries(
 
 @given(header=st.dictionaries(st.sampled_from(["framework", "bound", "config", "writer", "clock"]), odd),
        events=st.lists(event, max_size=8))  # fmt: skip
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_event_logs_by_grammar_are_audited_or_refused(
     tmp_path: Path, header: dict[str, Any], events: list[Any]
 ) -> None:

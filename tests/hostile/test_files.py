@@ -162,7 +162,10 @@ def test_of_two_names_that_look_alike_neither_is_lost(two_step_run: Any) -> None
     assert audit(path).verdict == "inconclusive"
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress], ids=["gzip", "zstd"])
+@pytest.mark.parametrize(
+    "pack",
+    [pytest.param(gzip.compress, id="gzip", marks=pytest.mark.slow), pytest.param(zstandard.compress, id="zstd")],
+)
 def test_a_compressed_log_that_unpacks_without_end_is_left_and_named(
     two_step_run: Any, monkeypatch: pytest.MonkeyPatch, pack: Callable[[bytes], bytes]
 ) -> None:

@@ -303,6 +303,7 @@ def test_a_cut_last_line_of_a_log_did_not_happen(tmp_path):
     assert audit(root).data["verdict"] == "pass"
 
 
+@pytest.mark.slow
 def test_lines_of_others_in_the_gateways_trace_are_passed_over(tmp_path):
     """A launcher may merge streams; what is left of a line of the trace is damage all the same."""
     plain = audit(story(tmp_path / "plain").write()).data

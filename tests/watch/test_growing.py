@@ -27,6 +27,7 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in same.items() if key not in ("inputs", "options")}
 
 
+@pytest.mark.slow
 def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
