@@ -48,8 +48,9 @@ _ENTRY: Final = (
     r".*?is_validate=(?P<validate>True|False)\)"
 )
 _SLOT: Final = r"\(buffer (?P<buffer>\d+), entry (?P<slot>\d+)\)"
+_WORDS: Final = r"[\w ]{0,60}"
 _ENTRY_LINE: Final = re.compile(
-    rf"\[(?P<what>[A-Z][\w ]{{0,60}}Entry[\w ]{{0,60}}|Entry[\w ]{{0,60}})(?: \([^\]]*\))?\]:? (?>.*?(?=EntryInfo\()){_ENTRY}"
+    rf"\[(?P<what>[A-Z]{_WORDS}Entry{_WORDS}|Entry{_WORDS})(?: \([^\]]*\))?\]:? (?>.*?(?=EntryInfo\()){_ENTRY}"
 )
 _BUFFER: Final = re.compile(_SLOT)
 _HEADER_TAG: Final = r"version_tag=(-?\d+): count=(\d+) \([\d.]+%\), staleness=(-?\d+)"
