@@ -47,7 +47,7 @@ demo: $(STAMP) ## Audit genuine runs (one passes, two fail, one can't be told) a
 	@$(call audited,3,slime/fully_async_longtail_console_only/run --bound 3)
 
 test: $(STAMP) ## Lint, then the whole test suite; the tests run although the linters complain
-	@status=0; $(MAKE) --no-print-directory lint || status=$$?; $(BIN)/python -m pytest -n auto || status=$$?; exit $$status
+	@status=0; $(MAKE) --no-print-directory lint || status=$$?; STALENESS_AUDIT_THREADS=1 $(BIN)/python -m pytest -n auto || status=$$?; exit $$status
 
 test-slow: $(STAMP) ## The tests that take longer and are left out of `make test`
 	$(BIN)/python -m pytest -n auto -m slow

@@ -108,16 +108,19 @@ def write_parquet(connection: duckdb.DuckDBPyConnection, query: str, target: Pat
     return int(row[0])
 
 
-def create_view(connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path]) -> None:
+def create_view(
+    connection: duckdb.DuckDBPyConnection, name: str, parts: Sequence[Path], *, temporary: bool = False
+) -> None:
     """Define a view over Parquet parts; an event table without parts is an empty view with its columns."""
+    view = f'CREATE OR REPLACE {"TEMP " if temporary else ""}VIEW "{name}"'
     if parts:
         if is_url(parts[0]):
             _register(connection, parts[0])
         files = read_parquet(parts, union_by_name=True)
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT * FROM {files}')
+        connection.execute(f"{view} AS SELECT * FROM {files}")
     else:
         columns = ", ".join(f'NULL::{duckdb_type(column.type)} AS "{column.name}"' for column in SCHEMAS[name])
-        connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS SELECT {columns} WHERE false')
+        connection.execute(f"{view} AS SELECT {columns} WHERE false")
 
 
 def _register(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from staleness_audit import __version__, plugins
 from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
-from staleness_audit.engine import connect, create_view, scan
+from staleness_audit.engine import connect, create_view, scan, session
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.limits import limits
 from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
@@ -623,9 +623,9 @@ def _rows_per_source(folder: Path, tables: Mapping[str, list[str]]) -> dict[str,
     written = [table for table in PARSER_TABLES if table in tables]
     if not written:
         return {}
-    with connect(work_folder(folder)) as connection:
+    with session() as connection:
         for table in written:
-            create_view(connection, table, [folder / part for part in tables[table]])
+            create_view(connection, table, [folder / part for part in tables[table]], temporary=True)
         union = " UNION ALL ".join(f"SELECT source::VARCHAR AS source FROM {table}" for table in written)
         return dict(connection.execute(f"SELECT source, count(*) FROM ({union}) GROUP BY source").fetchall())
 
