@@ -47,6 +47,11 @@ def lose_last_line(data: bytes) -> bytes:
     return b"".join(data.splitlines(keepends=True)[:-1])
 
 
+def instead(old: str, new: str) -> Change:
+    """The first ``old`` becomes ``new``."""
+    return lambda data: data.replace(old.encode(), new.encode(), 1)
+
+
 BETRAYED: list[tuple[str, str, Change, str, str | None]] = [
     # Later steps were collected, so the file of step 5 had been finished.
     ("prime-rl/strict_bound2", "step_5/train/effective/traces.jsonl", cut, "trace-file-cut", "training"),
@@ -70,6 +75,15 @@ BETRAYED: list[tuple[str, str, Change, str, str | None]] = [
     ("events/restarted_bound1", "first.staleness.jsonl", lambda data: b"", "attempt-missing", "training"),
     # Without its own file nothing tells of training.
     ("events/straggler_bound1", "trainer.staleness.jsonl", lambda data: b"", "no-training-recorded", "training"),
+    # One digit too many: no run has a million steps of which all others lack a record.
+    ("verl/fa_theta0.5_trig2_partial", "console.log", instead("step:9 ", "step:987654 "), "step-damaged", "training"),
+    (
+        "psrl/default-level",
+        "route_trace.log",
+        instead("version_tag=7", "version_tag=98765"),
+        "step-damaged",
+        "training",
+    ),
     # Text by its name; these bytes are none.
     ("trl/fixed-ga1-s1", "console.log", lambda data: data.decode().encode("utf-16"), "file-garbled", "training"),
     ("slime/fully_async_balanced", "console.log", lambda data: data[:900] + b"\0" * 99, "console-damaged", "training"),

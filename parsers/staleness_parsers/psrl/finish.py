@@ -19,7 +19,7 @@ from staleness_parsers.psrl.lives import Life, Teller
 from staleness_parsers.psrl.settings import Settings
 
 Row = Mapping[str, Any]
-_MOST_STEPS = 100_000
+_MOST_STEPS = 20_000
 """Steps without a generation, beside two for each that has one, beyond which a number is taken for damaged."""
 
 
