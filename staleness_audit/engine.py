@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -84,7 +85,7 @@ def _scan_objects(parts: list[Path]) -> pl.LazyFrame:
 
 def _exactly(path: Path) -> str:
     """Quote a path as a literal in which DuckDB finds no pattern."""
-    return literal("".join(f"[{character}]" if character in "*?[" else character for character in str(path)))
+    return literal(glob.escape(str(path)))
 
 
 def read_parquet(parts: Iterable[Path], **options: bool) -> str:

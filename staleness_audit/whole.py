@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import stat
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if mode is not None and not stat.S_ISREG(mode):
         yield path
         return
-    for left in target.parent.glob(f".{_plain(target.name)}.*.part"):
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
         number = left.name.split(".")[-2]
         if number.isdigit() and not Path(f"/proc/{number}").exists() and Path("/proc").is_dir():
             left.unlink(missing_ok=True)
@@ -39,8 +40,3 @@ def whole_file(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
-
-
-def _plain(name: str) -> str:
-    """A name as a pattern that fits nothing else."""
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

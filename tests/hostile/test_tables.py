@@ -40,7 +40,7 @@ def change(folder: Path, values: dict[str, Any]) -> None:
 
 FORGED: dict[str, dict[str, Any]] = {
     "a key that climbs": {"key": "../../mine/documents"},
-    "an absolute key": {"key": "/tmp/x"},
+    "an absolute key": {"key": "/elsewhere/x"},
     "a key that is none": {"key": 7},
     "a part that climbs": {"tables": {"uses": ["../mine/secret.parquet"]}},
     "an absolute part": {"tables": {"uses": ["/etc/passwd"]}},
