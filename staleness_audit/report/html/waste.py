@@ -20,7 +20,15 @@ from staleness_audit.report.html.figure import (
 )
 from staleness_audit.report.html.queries import Rows
 from staleness_audit.report.terminal.cost import REASONS
-from staleness_audit.report.terminal.words import is_exact, is_zero, number, percent, percent_interval, reach
+from staleness_audit.report.terminal.words import (
+    is_exact,
+    is_zero,
+    number,
+    percent,
+    percent_interval,
+    reach,
+    times_as_long,
+)
 
 Data = Mapping[str, Any]
 
@@ -213,7 +221,7 @@ def facts(data: Data) -> tuple[tuple[str, str], ...]:
         found.append(
             (
                 "Length bias",
-                f"Trained trajectories are {number(round(bias['mean_ratio'], 2))} times as long as all finished ones "
+                f"Trained trajectories are {times_as_long(bias['mean_ratio'])} as all finished ones "
                 f"on average; {percent(bias['longest_decile_trained_share'])} of the longest tenth were trained; "
                 f"the distributions differ by at most {percent(bias['ks'])} (Kolmogorov-Smirnov distance).",
             )

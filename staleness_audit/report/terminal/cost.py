@@ -10,7 +10,7 @@ from rich.text import Text
 
 from staleness_audit.report.terminal.histogram import bar
 from staleness_audit.report.terminal.page import Page
-from staleness_audit.report.terminal.words import is_exact, is_zero, number, percent, percent_interval
+from staleness_audit.report.terminal.words import is_exact, is_zero, number, percent, percent_interval, times_as_long
 
 REASONS = {
     "stale": "too stale",
@@ -110,7 +110,7 @@ def _bias(bias: Mapping[str, float | None]) -> str:
     if ratio is None or longest is None or (abs(ratio - 1) < 0.005 and longest > 0.995):
         return ""
     return (
-        f"trained trajectories are {number(round(ratio, 2))} times as long as all finished ones on average; "
+        f"trained trajectories are {times_as_long(ratio)} as all finished ones on average; "
         f"{percent(longest)} of the longest tenth were trained"
     )
 

@@ -73,6 +73,12 @@ def number(value: float) -> str:
     return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
 
 
+def times_as_long(ratio: float) -> str:
+    """``1.01 times as long``, or ``as long``: how a ratio of lengths reads before ``as``."""
+    shown = number(round(ratio, 2))
+    return "as long" if shown == "1" else f"{shown} times as long"
+
+
 def reach(first: object, last: object, glyphs: Glyphs = UNICODE) -> str:
     """``7–30``, ``7`` if both are the same, ``-2 to 3``: how a range reads wherever a person reads one."""
     if str(first) == str(last):
