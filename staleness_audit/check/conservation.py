@@ -42,11 +42,25 @@ def cast_nets(document: Document) -> None:
 
 def _crossed(document: Document) -> Iterator[Catch]:
     crossed: list[str] = []
-    for part, value in document.items():
-        _put_in_order(value, part, crossed)
-    if crossed:
+    if _has_crossed(document):
+        for part, value in document.items():
+            _put_in_order(value, part, crossed)
         message = f"What the logs say of {len(crossed)} figures excludes itself ({', '.join(crossed[:3])})."
         yield "logs-contradict", crossed[0], message
+
+
+def _has_crossed(document: Document) -> bool:
+    """Whether ends of any interval are crossed: hardly ever, so that their names are made only then."""
+    waiting: list[Any] = [document]
+    while waiting:
+        value = waiting.pop()
+        if value.__class__ is dict:
+            low, high = value.get("lo"), value.get("hi")
+            if low is not None and high is not None and low > high:
+                return True
+            value = value.values()
+        waiting += [part for part in value if part.__class__ is dict or part.__class__ is list]
+    return False
 
 
 def _put_in_order(value: Any, name: str, crossed: list[str]) -> None:

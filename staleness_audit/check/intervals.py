@@ -66,7 +66,23 @@ class Class:
 
 def mean(classes: Sequence[Class]) -> Interval:
     """Tightest interval of the mean value over all members; open where values or counts are."""
+    exact = _exact_mean(classes)
+    if exact is not None:
+        return Interval.exact(exact)
     return Interval(_extreme_mean(classes, low=True), _extreme_mean(classes, low=False))
+
+
+def _exact_mean(classes: Sequence[Class]) -> float | None:
+    """The mean of whole numbers that are exact, as are their counts (as in most steps of most runs); None of others."""
+    weight = count = 0
+    for item in classes:
+        if item.n_hi == 0:
+            continue
+        if item.n_lo != item.n_hi or item.lo != item.hi or not isinstance(item.lo, int):
+            return None
+        weight += item.lo * item.n_lo
+        count += item.n_lo
+    return weight / count if count else None
 
 
 def _extreme_mean(classes: Sequence[Class], low: bool) -> float | None:

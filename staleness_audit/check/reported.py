@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from staleness_audit.check.intervals import Interval
@@ -39,6 +40,11 @@ def compare(
     ``agrees`` is false if the number lies outside, true if the interval is exact and it lies inside (up to rounding of
     one part in ten thousand), null if the logs can't tell or the name has no rebuilt counterpart.
     """
+
+    @cache
+    def measures(raw_name: str | None) -> str | None:
+        return next((what for pattern, what in figures if fnmatchcase(raw_name or "", pattern)), None)
+
     compared = []
     for row in rows:
         rebuilt = per_step.get((row["attempt"] or 0, row["step"]), {}).get(row["name"])
@@ -57,13 +63,9 @@ def compare(
                 "reported": value,
                 "rebuilt": (rebuilt or Interval(None, None)).json(),
                 "agrees": agrees,
-                "explanation": _measures(row["raw_name"], figures) if agrees is False else None,
+                "explanation": measures(row["raw_name"]) if agrees is False else None,
                 "source": row["source"],
                 "line": row["line"],
             }
         )
     return compared
-
-
-def _measures(raw_name: str | None, figures: Sequence[tuple[str, str]]) -> str | None:
-    return next((what for pattern, what in figures if fnmatchcase(raw_name or "", pattern)), None)

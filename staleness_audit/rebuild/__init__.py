@@ -40,7 +40,8 @@ STEP_RANGE = (-(2**31), 2**31 - 1)
 class Module:
     """One SQL file: its product, what a row is, its columns, and the query.
 
-    ``stage``: ``run``, ``part`` or ``whole``. ``view``: evaluated wherever it is used instead of once. ``lens``: a view
+    ``stage``: ``run``, ``part`` or ``whole``. ``sums``: columns that add up over parts of the run that share no
+    trajectory and no group; the others say what is counted. ``view``: evaluated wherever it is used instead of once. ``lens``: a view
     for readers over what is published. ``as_written``: its joins are not to be reordered.
     """
 
@@ -48,6 +49,7 @@ class Module:
     stage: str
     grain: str
     sources: tuple[str, ...]
+    sums: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     published: bool
     view: bool
@@ -78,7 +80,7 @@ def _parse(text: str) -> Module:
     fields = {
         key: value.strip()
         for line in head
-        if (m := re.match(r"(Product|Grain|From|Publish|Kind|Stage|Joins): (.*)", line))
+        if (m := re.match(r"(Product|Grain|From|Sums|Publish|Kind|Stage|Joins): (.*)", line))
         for key, value in [m.groups()]
     }
     start = next(index for index, line in enumerate(head) if line.startswith("Columns:"))
@@ -91,12 +93,12 @@ def _parse(text: str) -> Module:
         ):
             break
         columns += [(name.strip(), entry[2] or "") for name in entry[1].split(",")]
-    sources = tuple(name.strip() for name in fields["From"].rstrip(".").split(","))
     return Module(
         product=fields["Product"],
         stage=fields["Stage"],
         grain=fields["Grain"],
-        sources=sources,
+        sources=_names(fields["From"]),
+        sums=_names(fields["Sums"]) if "Sums" in fields else (),
         columns=tuple(columns),
         published=fields.get("Publish") == "yes",
         view=fields.get("Kind") == "view",
@@ -104,6 +106,10 @@ def _parse(text: str) -> Module:
         as_written=fields.get("Joins") == "as written",
         sql=text,
     )
+
+
+def _names(listed: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in listed.rstrip(".").split(","))
 
 
 def _last_used_by(index: int) -> list[str]:

@@ -9,7 +9,8 @@ rebuilt last, from the sums alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,18 +24,10 @@ from staleness_audit.rebuild.partitions import DIVIDED
 SIDE_BY_SIDE = ("use_lives", "trajectory_lives", "members")
 """Products of which the parts are the files."""
 
-SUMS: dict[str, tuple[str, ...]] = {
-    "token_classes": ("tokens_lo", "tokens_hi"),
-    "flight_classes": ("tokens_lo", "tokens_hi"),
-    "age_classes": ("tokens_lo", "tokens_hi"),
-    "use_classes": ("uses_lo", "uses_hi", "loss_lo", "loss_hi", "identified"),
-    "worst_classes": ("members_lo", "members_hi"),
-    "fate_classes": ("trajectories_lo", "trajectories_hi", "tokens_lo", "tokens_hi", "trained_lo", "trained_hi"),
-    "drop_classes": ("trajectories_lo", "trajectories_hi", "tokens_lo", "tokens_hi"),
-    "length_classes": ("finished", "trained"),
-    "step_sums": ("uses_lo", "uses_hi", "loss_lo", "loss_hi"),
-}
-"""Products that add up, with the columns that do; all others say what is counted. An open end (null) stays open."""
+
+def _sums() -> dict[str, tuple[str, ...]]:
+    """Products that add up, with the columns that do. An open end (null) stays open."""
+    return {module.product: module.sums for module in modules() if module.sums}
 
 
 def build_part(dataset: Dataset, folder: Path, step_lives: Path | None = None) -> None:
@@ -43,40 +36,70 @@ def build_part(dataset: Dataset, folder: Path, step_lives: Path | None = None) -
     ``step_lives``: the product of another part, to be used instead of one's own, so that both number the steps alike.
     Products that wait for the total are left empty.
     """
-    folder.mkdir(parents=True)
-    given = {} if step_lives is None else {"step_lives": f"SELECT * FROM {read_parquet([step_lives])}"}
-    _run(dataset, folder, given, total=False)
-
-
-def build_total(dataset: Dataset, folder: Path, step_lives: Path, step_sums: Sequence[Path]) -> None:
-    """Rebuild what waits for the total, from the ``step_sums`` of all parts; write into ``folder``."""
-    folder.mkdir(parents=True)
-    given = {
-        "step_lives": f"SELECT * FROM {read_parquet([step_lives])}",
-        "step_sums": _added("step_sums", step_sums),
-    }
-    _run(dataset, folder, given, total=True)
-
-
-def _run(dataset: Dataset, folder: Path, given: Mapping[str, str], *, total: bool) -> None:
     with dataset.connect() as connection:
-        prepare(connection, dataset, *STEP_RANGE)
-        if total:
-            _hide(connection, DIVIDED)
+        _build_part(connection, dataset, folder, step_lives)
+
+
+def build_whole(dataset: Dataset, part: Path, sealed: Path | None, whole: Path) -> None:
+    """Rebuild the rows of ``dataset`` as a part, and write the products of the run into ``whole``.
+
+    ``sealed``: folder of the products of all other parts, added up (``add_parts``). What waits for the total is rebuilt
+    from the sums alone: as if there were no trajectories, but uses that add up to those of all parts.
+    """
+    whole.mkdir(parents=True)
+    with dataset.connect() as connection:
+        _build_part(connection, dataset, part, None)
+        parts = [part] if sealed is None else [sealed, part]
         for module in modules():
-            if module.lens:
-                continue
-            sql = given.get(module.product, module.sql)
-            if module.product == "residual_uses" and not total:
-                sql = f"SELECT * FROM ({sql}\n) WHERE false"
-            if module.product == "findings" and not total:
-                # Sums of a part contradict nothing, and contradictions among the steps are found once.
-                _hide(connection, ("steps",))
-                connection.execute("CREATE OR REPLACE TEMP TABLE step_totals AS SELECT * FROM step_totals WHERE false")
-            part = folder / f"{module.product}.parquet" if module.published else None
-            make(connection, replace(module, sql=sql), part)
-            if module.product == "step_sums":
-                _write_step_sums(connection, folder)
+            if module.stage == "part" and not module.view:
+                _empty(connection, module.product)
+        _hide(connection, DIVIDED)
+        connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE step_sums AS {_added('step_sums', _files(parts, 'step_sums'))}"
+        )
+        connection.execute("DROP VIEW temp.steps")
+        for module in modules():
+            if module.stage == "whole" and not module.lens:
+                connection.execute(module.create())
+        _add(connection, whole, parts, with_total=True)
+        _copy(connection, "SELECT * FROM residual_uses", whole, "residual_uses")
+    shutil.copyfile(part / "step_lives.parquet", whole / "step_lives.parquet")
+
+
+def add_parts(folder: Path, parts: Sequence[Path]) -> None:
+    """Add the products of parts (folders that ``build_part`` wrote, or this) up into ``folder``, which is one again."""
+    folder.mkdir(parents=True)
+    with duckdb.connect(config={"memory_limit": "600MB"}) as connection:
+        _add(connection, folder, parts, with_total=False)
+        _copy(connection, _added("step_sums", _files(parts, "step_sums")), folder, "step_sums")
+
+
+def _build_part(connection: duckdb.DuckDBPyConnection, dataset: Dataset, folder: Path, step_lives: Path | None) -> None:
+    folder.mkdir(parents=True)
+    prepare(connection, dataset, *STEP_RANGE)
+    for module in modules():
+        if module.lens:
+            continue
+        sql = module.sql
+        if module.product == "step_lives" and step_lives is not None:
+            sql = f"SELECT * FROM {read_parquet([step_lives])}"
+        if module.product == "residual_uses":
+            sql = f"SELECT * FROM ({sql}\n) WHERE false"
+        if module.product == "findings":
+            # Sums of a part contradict nothing, and contradictions among the steps are found once.
+            _hide(connection, ("steps",))
+            _empty(connection, "step_totals")
+        wanted = module.published and module.product != "residual_uses"
+        make(connection, replace(module, sql=sql), folder / f"{module.product}.parquet" if wanted else None)
+        if module.product == "step_sums":
+            # Parquet has no integers as wide as those of DuckDB's sums.
+            columns = ", ".join(f"{name}::BIGINT AS {name}" for name in _sums()["step_sums"])
+            _copy(connection, f"SELECT step_key, {columns} FROM step_sums", folder, "step_sums")
+
+
+def _empty(connection: duckdb.DuckDBPyConnection, product: str) -> None:
+    """Let a product that was made have no rows."""
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {product} AS SELECT * FROM {product} WHERE false")
 
 
 def _hide(connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
@@ -85,32 +108,23 @@ def _hide(connection: duckdb.DuckDBPyConnection, tables: Iterable[str]) -> None:
         connection.execute(f"CREATE TEMP VIEW {table} AS SELECT * FROM memory.main.{table} WHERE false")
 
 
-def _write_step_sums(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    # Parquet has no integers as wide as those of DuckDB's sums.
-    columns = ", ".join(f"{name}::BIGINT AS {name}" for name in SUMS["step_sums"])
-    write_parquet(connection, f"SELECT step_key, {columns} FROM step_sums", folder / "step_sums.parquet")
-
-
-def add_parts(folder: Path, parts: Sequence[Path], total: Path | None) -> None:
-    """Add the parts' products up into ``folder``; without a ``total`` the result is a part again.
-
-    ``parts``, ``total``: folders that ``build_part`` (or this) and ``build_total`` wrote.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with duckdb.connect(config={"memory_limit": "600MB"}) as connection:
-        for product in SUMS:
-            rest = [] if total is None or product == "step_sums" else [total / f"{product}.parquet"]
-            _copy(connection, _with_rest(_added(product, _files(parts, product)), rest), folder, product)
-        findings = [*_files(parts, "findings"), *([] if total is None else [total / "findings.parquet"])]
-        _copy(connection, _FINDINGS.format(files=read_parquet(findings)), folder, "findings")
-        # What a part has of the run as a whole (its times) is the same in all; the latest part knows it best.
-        newest, every = read_parquet(_files(parts, "occupancy")[-1:]), read_parquet(_files(parts, "occupancy"))
-        _copy(connection, _OCCUPANCY.format(newest=newest, every=every), folder, "occupancy")
+def _add(connection: duckdb.DuckDBPyConnection, folder: Path, parts: Sequence[Path], *, with_total: bool) -> None:
+    """Add the parts' products up into ``folder``; ``with_total``: and what the connection's own products say beside."""
+    for product in _sums():
+        if product != "step_sums":
+            rest = f" UNION ALL BY NAME SELECT * FROM {product}" if with_total else ""
+            _copy(connection, f"{_added(product, _files(parts, product))}{rest}", folder, product)
+    found = f"SELECT * FROM {read_parquet(_files(parts, 'findings'))}"
+    every_finding = f"{found} UNION ALL BY NAME SELECT * FROM findings" if with_total else found
+    _copy(connection, _FINDINGS.format(findings=every_finding), folder, "findings")
+    # What a part has of the run as a whole (its times) is the same in all; the latest part knows it best.
+    newest, every = read_parquet(_files(parts, "occupancy")[-1:]), read_parquet(_files(parts, "occupancy"))
+    _copy(connection, _OCCUPANCY.format(newest=newest, every=every), folder, "occupancy")
 
 
 _FINDINGS = """
     SELECT code, severity, message, opens, sum(cases)::BIGINT AS cases, min(source) AS source, min(line) AS line, min(locator) AS locator
-    FROM {files} GROUP BY code, severity, message, opens"""
+    FROM ({findings}) GROUP BY code, severity, message, opens"""
 
 _OCCUPANCY = """
     SELECT wall_started, wall_ended, busy_us, waited_us, sums.*
@@ -127,14 +141,10 @@ def _added(product: str, files: Sequence[Path]) -> str:
         f"CASE WHEN count({name}) = count(*) THEN sum({name})::BIGINT END AS {name}"
         if name.endswith("_hi")
         else f"sum({name})::BIGINT AS {name}"
-        for name in SUMS[product]
+        for name in _sums()[product]
     )
-    rest = ", ".join(SUMS[product])
+    rest = ", ".join(_sums()[product])
     return f"SELECT * EXCLUDE ({rest}), {sums} FROM {read_parquet(files)} GROUP BY ALL"
-
-
-def _with_rest(sql: str, rest: Sequence[Path]) -> str:
-    return sql if not rest else f"{sql} UNION ALL BY NAME SELECT * FROM {read_parquet(rest)}"
 
 
 def _files(folders: Iterable[Path], product: str) -> list[Path]:

@@ -72,12 +72,13 @@ def _facts(state: State, glyphs: Glyphs) -> Table:
     data, bound = state.data, state.data["bound"]["value"]
     steps = count(data["run"]["steps"], "step", glyphs)
     step = f"{data['per_step'][-1]['step']} ({steps} completed)" if data["per_step"] else "none yet"
+    in_flight, queued = (interval(count, glyphs) for count in state.under_way)
     largest, limit = interval(data["staleness"]["max"], glyphs), "not known" if bound is None else str(bound)
     trained, generated = (data["tokens"][name] for name in ("trained", "generated"))
     pairs = [
         ("step", step),
         ("largest", f"{largest}, the bound is {limit}"),
-        ("in flight", f"{number(state.in_flight)} being generated, {number(state.queued)} waiting to be trained"),
+        ("in flight", f"{in_flight} being generated, {queued} waiting to be trained"),
         ("trained", f"{count(trained, 'token', glyphs)} of {interval(generated, glyphs)}"),
         ("waste", percent_interval(data["waste"]["ratio"], glyphs)),
         ("speed", f"{_rate(state.generated_per_s)} generated, {_rate(state.trained_per_s)} trained (last minute)"),

@@ -38,6 +38,7 @@ class Follower:
         self._path = path
         self._bound = bound
         self._framework = framework
+        self._parsers = plugins.parsers()
         self._folder = folder
         self._key: str | None = None
         self._growing: GrowingRun | None = None
@@ -93,7 +94,7 @@ class Follower:
     def _rebuilt(self) -> Rebuilt | None:
         """Return the run rebuilt so far, or None if nothing changed."""
         run = discover(self._path)
-        choice = plugins.choose(run, self._framework)
+        choice = plugins.choose(run, self._framework, self._parsers)
         if getattr(choice.parser, "units_stand_alone", False):
             if self._growing is None or self._growing.parser is not choice.parser:
                 self._growing = GrowingRun(choice.parser, self._folder / "growing")

@@ -23,7 +23,7 @@ from staleness_audit.ingest import Dataset, StagedParts, describe, join_units, p
 from staleness_audit.parser import Parser
 from staleness_audit.plugins import Choice
 from staleness_audit.rebuild import Rebuilt
-from staleness_audit.rebuild.partial import SIDE_BY_SIDE, add_parts, build_part, build_total
+from staleness_audit.rebuild.partial import SIDE_BY_SIDE, add_parts, build_part, build_whole
 from staleness_audit.rebuild.partitions import DIVIDED
 from staleness_audit.sink import PartWriter
 from staleness_audit.tables import SCHEMAS
@@ -207,19 +207,13 @@ class GrowingRun:
 
     def _rebuild(self, dataset: Dataset, *, changed: bool) -> Rebuilt:
         kept = self._kept
-        old = [path for name in ("open", "total", "sum") for path in kept.folder.glob(f"{name}-*")]
-        part, total, whole = kept.place("open"), kept.place("total"), kept.place("sum")
-        build_part(dataset, part)
-        if kept.frozen is not None and kept.blocks and not kept.frozen.still_holds(part, dataset.facts):
-            raise Rewritten("what sealed trajectories rest on has changed")
+        old = [path for name in ("open", "whole") for path in kept.folder.glob(f"{name}-*")]
+        part, whole = kept.place("open"), kept.place("whole")
         if changed:
             self._add_blocks()
-        sealed = [] if kept.sealed is None else [kept.sealed]
-        parts = [*sealed, part]
-        build_total(dataset, total, part / "step_lives.parquet", [each / "step_sums.parquet" for each in parts])
-        add_parts(whole, parts, total)
-        for name in ("step_lives", "residual_uses"):
-            shutil.copyfile((part if name == "step_lives" else total) / f"{name}.parquet", whole / f"{name}.parquet")
+        build_whole(dataset, part, kept.sealed, whole)
+        if kept.frozen is not None and kept.blocks and not kept.frozen.still_holds(part, dataset.facts):
+            raise Rewritten("what sealed trajectories rest on has changed")
         for path in old:
             shutil.rmtree(path, ignore_errors=True)
         self._last = (dataset, part)
@@ -229,7 +223,7 @@ class GrowingRun:
         kept = self._kept
         kept.sealed = kept.place("sealed") if kept.blocks else None
         if kept.sealed is not None:
-            add_parts(kept.sealed, kept.blocks, None)
+            add_parts(kept.sealed, kept.blocks)
 
     def settle(self) -> None:
         """Set aside what is done with, if it is much; between two looks, as it takes about as long as one."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from staleness_audit.report.terminal.words import UNICODE, Glyphs, count, interval, number, place, plain, step_number
+from staleness_audit.report.terminal.words import UNICODE, Glyphs, count, interval, place, plain, step_number
 from staleness_audit.watch.state import State, record
 
 
@@ -42,12 +42,13 @@ class Lines:
         data, glyphs = state.data, self._glyphs
         bound = data["bound"]["value"]
         last = data["per_step"][-1]["step"] if data["per_step"] else None
+        in_flight, queued = (interval(count, glyphs) for count in state.under_way)
         parts = [
             "no step yet" if last is None else f"step {last}",
             verdict_words(state),
             f"staleness {interval(data['staleness']['max'], glyphs)}" + ("" if bound is None else f" of {bound}"),
             f"trained {count(data['tokens']['trained'], 'token', glyphs)}",
-            f"in flight {number(state.in_flight)}, waiting {number(state.queued)}",
+            f"in flight {in_flight}, waiting {queued}",
         ]
         if bound is not None:
             parts.insert(3, f"violations {interval(data['violations']['trajectories'], glyphs)}")

@@ -41,6 +41,15 @@ class State:
         return bool(self.data["verdict"] == "fail")
 
     @property
+    def under_way(self) -> tuple[dict[str, int | None], dict[str, int | None]]:
+        """``in_flight`` and ``queued`` as intervals: open above where the logs need not show all that is left over."""
+        known = self.data["trajectories"]["pending"]["hi"] is not None
+        return (
+            {"lo": self.in_flight, "hi": self.in_flight if known else None},
+            {"lo": self.queued, "hi": self.queued if known else None},
+        )
+
+    @property
     def over(self) -> bool:
         """Whether the logs say that the run has ended."""
         return self.data["run"]["health"]["state"] in ("finished", "crashed")

@@ -111,6 +111,19 @@ def test_slime_does_not_trust_labels_of_engines_that_go_on_over_an_update(tmp_pa
     assert (data["verdict"], data["staleness"]["max"]) == ("inconclusive", {"lo": 0, "hi": 3})
 
 
+@pytest.mark.parametrize(
+    ("label", "flush", "largest"), [("default", 1, exactly(3)), ("2", 1, exactly(1)), ("2", 4, {"lo": 1, "hi": 3})]
+)
+def test_slime_labels_as_its_settings_make_them(tmp_path: Path, label: str, flush: int, largest: Any) -> None:
+    """Batch 3 trains from v3. As deltas, "default" is v0 and "2" is v2: exact only where each sync aborts requests."""
+    args = SimpleNamespace(start_rollout_id=0, update_weight_mode="delta", flush_cache_interval=flush)
+    with Recorder(tmp_path / "run", framework="slime", bound=3) as record:
+        recorded = slime.recorded_rollout(lambda *_, **__: [[sample(0, [label])]], record)
+        recorded(args, 3, None)
+        recorded.batches.over()  # type: ignore[attr-defined]
+    assert told(tmp_path / "run", 3)["staleness"]["max"] == largest
+
+
 # -- prime-rl ----------------------------------------------------------------------------------------------------------
 
 
@@ -343,6 +356,8 @@ class Buffer:
 class OldestFirst:
     """A sampler that takes the oldest group, and drops what is older than v1."""
 
+    supports_buffer_checkpoint = True
+
     def __init__(self, buffer: Buffer, *, keep_from: int) -> None:
         self._buffer = buffer
         self.keep_from = keep_from
@@ -371,6 +386,7 @@ def test_nemo_rl(tmp_path: Path) -> None:
     async def run(record: Recorder) -> None:
         buffer = Buffer()
         sampler = nemo_rl.recorded(OldestFirst, record)(buffer, keep_from=1)
+        assert vars(type(sampler))["supports_buffer_checkpoint"]  # NeMo-RL does not take it from a class above
         buffer.add("z", 0, 0)
         buffer.add("a", 1, 1)
         buffer.add("b", 2, 0, ready=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from helpers.states import figures
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import logs
@@ -18,13 +18,6 @@ from oracle.strategies import runs
 from staleness_audit import audit
 from staleness_audit.watch import growing
 from staleness_audit.watch.follow import Follower
-
-
-def figures(document: dict[str, Any]) -> dict[str, Any]:
-    same = json.loads(json.dumps(document, default=str))
-    del same["violations"]["worst"], same["run"]["health"]
-    # Which bytes were read, and with which options: what `verify` needs of an audit.
-    return {key: value for key, value in same.items() if key not in ("inputs", "options")}
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from helpers.command import run as command
+from helpers.states import figures
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from rich.console import Console
 
@@ -49,14 +50,6 @@ class Growing:
 def follower(tmp_path: Path):
     """Return a function that begins to follow a run."""
     return lambda run, bound=None: Follower(run, bound, framework=None, folder=tmp_path / "watching")
-
-
-def figures(document: dict[str, Any]) -> dict[str, Any]:
-    """What a watch and an audit must agree on; health is ``running`` only in a watch, stories are told by an audit."""
-    same = json.loads(json.dumps(document, default=str))
-    del same["violations"]["worst"], same["run"]["health"]
-    # Which bytes were read, and with which options: what `verify` needs of an audit.
-    return {key: value for key, value in same.items() if key not in ("inputs", "options")}
 
 
 def test_every_state_is_what_an_audit_says(tmp_path: Path, follower: Any) -> None:

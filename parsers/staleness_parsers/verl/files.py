@@ -18,8 +18,8 @@ _STEP_FILE: Final = re.compile(r"(?:^|/)(\d+)\.jsonl$")
 _CHECKPOINT: Final = re.compile(r"(?:^|/)global_step_(\d+)/transfer_queue/controller_state\.pkl$")
 _TQ_BATCH: Final = re.compile(r"(?:^|/)(\d+)/(\d+)/tq_batch\.pt$")
 _GROUP: Final = re.compile(r"(?:^|/)(\d+)/gen_batch\.dp$")
-_ROLLOUT_LINE: Final = re.compile(rb'(?m)^\s*\{"input": ?"')
-_METRICS_LINE: Final = re.compile(rb'(?m)^\s*\{"step": ?-?\d+, ?"data": ?\{')
+_ROLLOUT_LINE: Final = re.compile(rb'\s*\{"input": ?"')
+_METRICS_LINE: Final = re.compile(rb'\s*\{"step": ?-?\d+, ?"data": ?\{')
 METRIC_MARKS: Final = (b'"training/global_step"', b'"fully_async/', b'"training/off_policy/')
 CONSOLE_MARKS: Final = (b"(TaskRunnerV1 ", b"(FullyAsync", b"(OneStep", b" - training/global_step:", b"[FullyAsync")
 _FOREIGN: Final = (".json", ".yaml", ".yml", ".pkl", ".pt", ".dp", ".parquet", ".safetensors", ".bin", ".wandb")
@@ -100,12 +100,17 @@ def _by_content(run: RunFiles, file: RunFile, found: Survey) -> bool:
 
 def is_rollout_dump(run: RunFiles, source: str) -> bool:
     """Whether a file ``<step>.jsonl`` begins like verl's rollout dump (V1 adds ``uid``, fully async ``request_id``)."""
-    return bool(_ROLLOUT_LINE.search(run.head(source, HEAD_BYTES)))
+    return _has_line(run, source, _ROLLOUT_LINE)
 
 
 def is_metrics(run: RunFiles, source: str) -> bool:
     """Whether a file begins like verl's file logger: lines of ``{"step": .., "data": {..}}``."""
-    return bool(_METRICS_LINE.search(run.head(source, HEAD_BYTES)))
+    return _has_line(run, source, _METRICS_LINE)
+
+
+def _has_line(run: RunFiles, source: str, beginning: re.Pattern[bytes]) -> bool:
+    """Whether some line begins so; looking for it everywhere would cost by the byte, in each file of any framework."""
+    return any(beginning.match(line) for line in run.head(source, HEAD_BYTES).split(b"\n"))
 
 
 def is_console(run: RunFiles, source: str) -> bool:

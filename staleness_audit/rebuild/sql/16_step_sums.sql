@@ -2,6 +2,7 @@
 -- Stage: part
 -- Grain: one row per training step with a use: what its identified uses add up to.
 -- From: use_sums.
+-- Sums: uses_lo, uses_hi, loss_lo, loss_hi.
 -- Columns:
 --   step_key
 --   uses_lo, uses_hi      trajectories (hi null = open)

@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per training step and staleness interval of loss tokens.
 -- From: token_sums, step_lives, residual_uses.
+-- Sums: tokens_lo, tokens_hi.
 -- Columns:
 --   attempt, step, certain
 --   staleness_lo, staleness_hi   (hi null = open)

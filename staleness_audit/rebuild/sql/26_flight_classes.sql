@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per combination of in-flight and in-queue intervals of loss tokens.
 -- From: flight_sums, residual_uses.
+-- Sums: tokens_lo, tokens_hi.
 -- Columns:
 --   certain, flight_lo, flight_hi, queue_lo, queue_hi
 --   tokens_lo, tokens_hi         loss tokens, per use (hi null = open)

@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per interval of token age inside its trajectory, see age_sums.
 -- From: age_sums.
+-- Sums: tokens_lo, tokens_hi.
 -- Columns:
 --   age_lo, age_hi        v_gen - oldest unmasked v_gen of the trajectory (hi null = open)
 --   tokens_lo, tokens_hi  sampled tokens (hi null = open)

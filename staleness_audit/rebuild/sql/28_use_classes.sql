@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per training step and staleness interval of trajectories.
 -- From: use_sums, step_lives, residual_uses.
+-- Sums: uses_lo, uses_hi, loss_lo, loss_hi, identified.
 -- Columns:
 --   attempt, step, certain
 --   sure                         each of them surely has a loss token

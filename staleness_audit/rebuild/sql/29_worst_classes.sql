@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per staleness interval of trajectories (by their worst use) and of groups (by their worst member).
 -- From: group_users, groups, residual_uses.
+-- Sums: members_lo, members_hi.
 -- Columns:
 --   of                           'trajectories' or 'groups'
 --   sure                         surely trained with a loss token

@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per set of possible fates.
 -- From: trajectory_lives, residual_uses.
+-- Sums: trajectories_lo, trajectories_hi, tokens_lo, tokens_hi, trained_lo, trained_hi.
 -- Columns:
 --   fates                                   possible fates as `kind:reason`, separated by character 31; one alone is certain
 --   trajectories_lo, trajectories_hi        how many (hi null = open)

@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per reason and age interval of trajectories that were, or may have been, dropped as stale or with their group.
 -- From: drop_sums.
+-- Sums: trajectories_lo, trajectories_hi, tokens_lo, tokens_hi.
 -- Columns:
 --   certain                the fate and its reason are certain
 --   age_lo, age_hi         v_train of the step then being collected minus the oldest unmasked v_gen (hi null = open)

@@ -3,6 +3,7 @@
 -- Stage: whole
 -- Grain: one row per response length of finished trajectories, and one for those of which length, number or fate is not exact.
 -- From: trajectory_lives.
+-- Sums: finished, trained.
 -- Columns:
 --   tokens               sampled tokens (null = not exact)
 --   finished, trained    how many finished generation, how many of those were trained

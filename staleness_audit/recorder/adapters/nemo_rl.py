@@ -39,6 +39,9 @@ def recorded(sampler_class: type, record: Recorder) -> type:
     class Recorded(sampler_class):  # type: ignore[misc]
         """The sampler, recorded."""
 
+        # NeMo-RL asks the class itself, so that nobody inherits it by mistake; recording changes nothing about it.
+        supports_buffer_checkpoint = getattr(sampler_class, "supports_buffer_checkpoint", False)
+
         def __init__(self, buffer: Any, *arguments: Any, **options: Any) -> None:
             super().__init__(buffer, *arguments, **options)
             self.batches = Batches(record)
