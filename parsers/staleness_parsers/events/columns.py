@@ -83,14 +83,8 @@ def words(of: Sequence[str]) -> str:
     return ", ".join(f"'{word}'" for word in of)
 
 
-COMMON = {
-    # Kinds are compared over and over; a kind that is not among these makes the piece be read with all columns.
-    "kind": f"ENUM({words(KINDS)})",
-    **{name: COLUMNS[name] for name in (
-        "n", "trajectory_id", "group_id", "version", "ts", "tokens", "step", "reason", "loss_tokens", "trajectories",
-        "started", "ended", "versions",
-    )}
-}  # fmt: skip
+KIND = f"ENUM({words(KINDS)})"
+"""Kinds are compared over and over; a kind that is not among these makes the piece be read with all columns."""
 
 
 def read_header(run: RunFiles, file: RunFile) -> tuple[dict[str, Any] | None, int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from tempfile import NamedTemporaryFile
-from typing import NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 import duckdb
 import numpy as np
@@ -16,7 +18,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.engine import literal
 from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
-from staleness_parsers.events.columns import ARROW, COLUMNS, COMMON, KINDS, LIFECYCLE, WHOLE, header_of, words
+from staleness_parsers.events.columns import ARROW, COLUMNS, KIND, KINDS, LIFECYCLE, WHOLE, header_of, words
 
 
 def load_events(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
@@ -37,17 +39,18 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
     """Make ``lines`` by DuckDB's own reader; say whether all can be used, or None if some are no plain lines."""
     with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
         stream.seek(piece.start)
-        data = stream.read(piece.end - piece.start)
-        first_line, lines = piece.first_line, piece.lines or data.count(b"\n")
-        if first_line == 1 and header_of(data) is not None:
-            # The header's keys are its own; without it most pieces need only the common columns.
-            data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
-            lines -= 1
-        part.write(data)
+        first = stream.readline(piece.end - piece.start) if piece.first_line == 1 else b""
+        # The header's keys are its own; without it most pieces need few columns.
+        headed = header_of(first) is not None
+        first_line = piece.first_line + headed
+        begun = b"" if headed else first
+        values = _survey_bytes(chain((begun,), _blocks(stream, piece.end - piece.start - len(first))), part)
         part.flush()
-        values = _survey_bytes(data)
+        lines = piece.lines - headed if piece.lines else values.lines
+        if values.spaced:
+            return None
         # Most logs use few of the columns, and every column costs; all are read only where more appear.
-        for columns in (COMMON, COLUMNS):
+        for columns in (values.columns, COLUMNS):
             with suppress(duckdb.Error):  # some line is bad: the careful reader finds and names it
                 _parse(connection, part.name, columns)
                 _name_columns(connection, columns, first_line)
@@ -55,7 +58,7 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
                 if not survey.whole or survey.lines != lines:
                     return None
                 if columns is COLUMNS or survey.values == values.given:
-                    return None if _converted(data, values, survey) else survey.usable
+                    return None if _converted(part, values, survey) else survey.usable
     return None
 
 
@@ -137,57 +140,83 @@ def _survey(connection: duckdb.DuckDBPyConnection, columns: dict[str, str]) -> _
 
 
 class _Values(NamedTuple):
-    """What the bytes tell of the values of a piece, where every ``":`` is taken for the end of a key.
+    """What the bytes tell of the lines of a piece, where every ``":`` is taken for the end of a key.
 
-    How many are given (not null), are texts, truths, lists; and whether there are quotes besides those of keys and texts.
+    How many lines there are; how many values are given (not null), are texts, truths, lists; whether there are quotes
+    besides those of keys and texts, and whether a space may lie between a key and its colon, so that these figures miss
+    it. ``columns``: those of the keys that a sample of the lines has, and the kind.
     """
 
+    lines: int
     given: int
     texts: int
     truths: int
     lists: int
     other_quotes: bool
+    spaced: bool
+    columns: dict[str, str]
 
 
 _BLOCK = 1 << 18
+_SAMPLE = 1 << 12
 
 
-def _survey_bytes(data: bytes) -> _Values:
-    """Look at all bytes once, block by block, so that what lies between stays in the processor's cache."""
+def _blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
+    """Yield the next bytes of a stream in blocks that stay in the processor's cache while they are looked at."""
+    while block := stream.read(min(size, _BLOCK)):
+        yield block
+        size -= len(block)
+
+
+def _survey_bytes(blocks: Iterable[bytes], copy: IO[bytes]) -> _Values:
+    """Look at all bytes once while they are copied."""
     starts = np.zeros(256, dtype=np.int64)
-    quotes = 0
-    whole = memoryview(data)
-    for offset in range(0, len(data), _BLOCK):
-        part = whole[offset : offset + _BLOCK + 3]
-        block = np.frombuffer(part if len(part) == _BLOCK + 3 else bytes(part) + b"   ", dtype=np.uint8)
-        quoted = block[:-3] == ord('"')
+    lines = quotes = 0
+    spaced = False
+    unseen = {f'"{name}":'.encode(): name for name in COLUMNS if name != "kind"}
+    seen = {"kind"}
+    last = b"   "
+    for block in chain(blocks, (b"   ",)):
+        copy.write(block)
+        sample = block[:_SAMPLE] if copy.tell() > _BLOCK else block
+        for key in [key for key in unseen if key in sample]:
+            seen.add(unseen.pop(key))
+        # A key is looked at with the block that holds the three characters after it.
+        window = np.frombuffer(last + block, dtype=np.uint8)
+        last = bytes(window[-3:])
+        quoted, colons = window[:-3] == ord('"'), window[1:-2] == ord(":")
         quotes += int(np.count_nonzero(quoted))
-        keys = np.flatnonzero(quoted & (block[1:-2] == ord(":")))
-        first = block[keys + 2]
-        starts += np.bincount(np.where(first == ord(" "), block[keys + 3], first), minlength=256)
+        lines += int(np.count_nonzero(window[:-3] == ord("\n")))
+        spaced = spaced or bool((colons & (window[:-3] <= ord(" "))).any())
+        keys = np.flatnonzero(quoted & colons)
+        first = window[keys + 2]
+        starts += np.bincount(np.where(first == ord(" "), window[keys + 3], first), minlength=256)
     texts, true, false, lists, null = (int(starts[ord(start)]) for start in '"tf[n')
     return _Values(
+        lines=lines,
         given=int(starts.sum()) - null,
         texts=texts,
         truths=true + false,
         lists=lists,
         other_quotes=quotes != 2 * (int(starts.sum()) + texts),
+        spaced=spaced,
+        columns={name: KIND if name == "kind" else kind for name, kind in COLUMNS.items() if name in seen},
     )
 
 
-def _converted(data: bytes, values: _Values, survey: _Survey) -> bool:
+def _converted(copy: IO[bytes], values: _Values, survey: _Survey) -> bool:
     """Whether DuckDB may have converted values to the type of their column ("7" to 7, true to 1, 5.7 to 6).
 
     Texts with escaped quotes, and spaces that no writer puts before a value, only cost time.
     """
-    # More values than keys: some key is written so that what follows it was not seen (``"tokens" : "7"``).
+    # More values than keys: some key is written so that what follows it was not seen.
     if survey.values > values.given or (values.texts, values.truths) != (survey.texts, survey.truths):
         return True
-    return values.lists > 0 and (
-        values.other_quotes
-        or _FRACTION_IN_LIST.search(data) is not None
-        or (any(word in data for word in (b"true", b"false")) and _TRUTH_IN_LIST.search(data) is not None)
-    )
+    if not values.lists or values.other_quotes:
+        return values.lists > 0
+    with mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        truths = any(data.find(word) >= 0 for word in (b"true", b"false"))
+        return _FRACTION_IN_LIST.search(data) is not None or (truths and _TRUTH_IN_LIST.search(data) is not None)
 
 
 _FRACTION_IN_LIST = re.compile(rb"\.[0-9eE+-]*\s*(?:\]|,\s*[-0-9])")
