@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from tempfile import NamedTemporaryFile
 from typing import NamedTuple
 
 import duckdb
@@ -16,6 +15,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.engine import literal
 from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
+from staleness_audit.scratch import scratch_folder
 from staleness_parsers.events.columns import ARROW, COLUMNS, COMMON, KINDS, LIFECYCLE, WHOLE, header_of, words
 
 
@@ -35,7 +35,7 @@ def load_events(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
 
 def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection) -> bool | None:
     """Make ``lines`` by DuckDB's own reader; say whether all can be used, or None if some are no plain lines."""
-    with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
+    with run.open(piece.source) as stream, scratch_folder("staleness-audit-lines-") as folder:
         stream.seek(piece.start)
         data = stream.read(piece.end - piece.start)
         first_line, lines = piece.first_line, piece.lines or data.count(b"\n")
@@ -43,13 +43,13 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
             # The header's keys are its own; without it most pieces need only the common columns.
             data, first_line = data[data.find(b"\n") + 1 :] if b"\n" in data else b"", 2
             lines -= 1
-        part.write(data)
-        part.flush()
+        part = folder / "part.jsonl"
+        part.write_bytes(data)
         values = _survey_bytes(data)
         # Most logs use few of the columns, and every column costs; all are read only where more appear.
         for columns in (COMMON, COLUMNS):
             with suppress(duckdb.Error):  # some line is bad: the careful reader finds and names it
-                _parse(connection, part.name, columns)
+                _parse(connection, str(part), columns)
                 _name_columns(connection, columns, first_line)
                 survey = _survey(connection, columns)
                 if not survey.whole or survey.lines != lines:
