@@ -16,7 +16,7 @@ Plain = Callable[[bytes, int], bytes]
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 WORD = re.compile(rb'"[^"\n]{0,80}"|[A-Za-z_][\w./-]{1,40}')
 ODD = [b"0", b"-1", b"1", b"2", b"1000000", b"2147483648", b"9223372036854775808", b"1e308", b"-1e400", b"0.5", b"NaN"]
-ODD += [b"null", b"true", b'""', b'"1"', b"[]", b"{}", b"Infinity", b"1" * 400, b"'", b"\xff", b"\x00"]
+ODD += [b"null", b"true", b'""', b'"1"', b"[]", b"{}", b"Infinity", b"1" * 400, b"1" * 5000, b"'", b"\xff", b"\x00"]
 
 
 def mutate(data: bytes, most: int, seed: int, plain: Plain, *, leading: int = 0) -> bytes:
