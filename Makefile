@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := requirements-dev.lock
-UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --python-version 3.11 --extra all --no-emit-index-url \
+UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --system-certs --python-version 3.11 --extra all --no-emit-index-url \
 	--no-emit-find-links --no-annotate --no-header --quiet
 OLDEST := $(VENV)-oldest
 QUICK := tests/test_rebuild.py tests/test_ingest.py tests/test_cli.py tests/test_export.py tests/test_compare.py \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +24,7 @@ from staleness_audit.places import place
 from staleness_audit.pool import Pool
 from staleness_audit.rebuild import Rebuilt, modules, rebuild
 from staleness_audit.report.terminal.words import interval
+from staleness_audit.scratch import scratch_folder
 from staleness_audit.store import cache_folder
 from staleness_audit.tables import SCHEMAS
 
@@ -130,14 +130,14 @@ def verify(audit_file: str | Path, path: str | Path, *, progress: Progress | Non
     recorded = _recorded(Path(audit_file), path)
     options = recorded.get("options") or {}
     bound = recorded["bound"]["value"] if recorded["bound"].get("source") == "cli" else None
-    with tempfile.TemporaryDirectory(prefix="verify-", dir=cache_folder()) as folder:
+    with scratch_folder("verify-", cache_folder()) as folder:
         first, last = options.get("steps") or (None, None)
         derived = audit(
             path,
             bound,
             framework=str(recorded["run"]["parser"]).rpartition(" ")[0],
             steps=(first, last),
-            tables=Path(folder) / "tables",
+            tables=folder / "tables",
             worst=options.get("worst", 10),
             assume=options.get("assume"),
             progress=progress,

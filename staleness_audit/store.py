@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 from staleness_audit.discovery import CACHE_FOLDER
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.places import files_at, is_url, reaching, upload
+from staleness_audit.scratch import scratch_folder
 from staleness_audit.tables import SCHEMAS
 
 PARTS = ".parts"
@@ -242,13 +242,13 @@ class ObjectStore:
     def fresh(self, unit: str, *, anew: bool = False) -> Iterator[Path]:
         """See ``Store``."""
         target = self.folder / PARTS / unit
-        with TemporaryDirectory(prefix="staleness-part-") as folder:
-            yield Path(folder)
+        with scratch_folder("staleness-audit-part-") as folder:
+            yield folder
             if anew and (old := self._list(f"{PARTS}/{unit}").get("")):
                 system, base = files_at(target)
                 with reaching(target):
                     system.rm([f"{base}/{name}" for name in old])
-            upload(Path(folder), target)
+            upload(folder, target)
             with reaching(target):
                 system, base = files_at(target)
                 system.pipe_file(f"{base}/{_WHOLE}", b"")
@@ -271,9 +271,9 @@ class ObjectStore:
 
     def write(self, table: str, key: str, rows: pa.Table) -> str:
         """See ``Store``."""
-        with TemporaryDirectory(prefix="staleness-part-") as folder:
-            pq.write_table(rows, Path(folder) / f"{key}.parquet")
-            upload(Path(folder), self.folder / table)
+        with scratch_folder("staleness-audit-part-") as folder:
+            pq.write_table(rows, folder / f"{key}.parquet")
+            upload(folder, self.folder / table)
         return f"{table}/{key}.parquet"
 
     def publish(self, manifest: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
-import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+
+from staleness_audit.scratch import scratch_folder
 
 
 @contextmanager
@@ -27,16 +27,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     if mode is not None and not stat.S_ISREG(mode):
         yield path
         return
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.part"):
-        number = left.name.split(".")[-2]
-        if number.isdigit() and not Path(f"/proc/{number}").exists() and Path("/proc").is_dir():
-            left.unlink(missing_ok=True)
-    aside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with scratch_folder(f".{target.name[:40]}.part-", target.parent) as folder:
+        aside = folder / "whole"
         yield aside
         if mode is not None:
             aside.chmod(stat.S_IMODE(mode))
         aside.replace(target)
-    finally:
-        with suppress(OSError):
-            aside.unlink(missing_ok=True)

@@ -117,6 +117,24 @@ def test_what_is_no_audit_is_refused_in_one_sentence(two_step_run):
     assert "its run.parser, bound or options" in sentence(run("verify", file, folder))
 
 
+def test_a_copy_of_objects_is_compared_by_names_sizes_and_figures(two_step_run):
+    """What a store says of an object is no digest of its bytes: that contents were not compared is said."""
+    folder = two_step_run("run")
+    size = (folder / "run.staleness.jsonl").stat().st_size
+
+    def at_a_url(data: dict[str, Any], size: int = size) -> None:
+        data["inputs"].update(of="listing", digest="sha256:0", bytes=size)
+        data["inputs"]["listed"][0].update(digest="object:0", bytes=size)
+
+    file = edited(recorded(folder, "--bound", 1), at_a_url)
+    result = run("verify", file, folder)
+    assert result.exit_code == 0
+    assert "unchecked contents of the inputs: recorded by their listing, now by their bytes" in result.stdout
+    result = run("verify", edited(file, lambda data: at_a_url(data, size + 1)), folder)
+    assert result.exit_code == 1
+    assert f"input run.staleness.jsonl: recorded {size + 1}, now {size}" in result.stdout
+
+
 def test_a_long_list_of_inputs_has_one_digest(two_step_run, monkeypatch):
     monkeypatch.setattr("staleness_audit.check.provenance.MOST_LISTED", 0)
     folder = two_step_run("run")

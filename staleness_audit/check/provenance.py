@@ -15,7 +15,7 @@ def inputs(rebuilt: Rebuilt) -> dict[str, Any] | None:
     """Return the block ``inputs`` of the document; None if the tables do not say what they were made from.
 
     Of a file that a URL names, the digest is that of its listing (``object:``), so that it need not be fetched again.
-    ``digest``: SHA-256 over ``<path> <digest of its bytes>`` of every file, a line each, in the order of their paths.
+    ``of``: what the digests are of, ``bytes`` or a ``listing``. ``digest``: SHA-256 over ``<path> <digest of its bytes>`` of every file, a line each, in the order of their paths.
     """
     rows = rebuilt.dataset.scan("sources").select("path", "bytes", "digest").sort("path").collect().to_dicts()
     if not rows or any(row["digest"] is None for row in rows):
@@ -24,6 +24,7 @@ def inputs(rebuilt: Rebuilt) -> dict[str, Any] | None:
     return {
         "files": len(rows),
         "bytes": sum(row["bytes"] for row in rows),
+        "of": "listing" if any(row["digest"].startswith("object:") for row in rows) else "bytes",
         "digest": f"sha256:{hashlib.sha256(lines.encode(errors='surrogatepass')).hexdigest()}",
         "listed": rows if len(rows) <= MOST_LISTED else None,
     }

@@ -24,11 +24,11 @@ _LEADING = ("verdict", "bound", *dict.fromkeys(figure.path.partition(".")[0] for
 class Difference:
     """``what`` differs: ``recorded`` in the audit that was given, ``derived`` in the new one (None = not there).
 
-    ``kind``: ``input`` (a file; the values are digests), ``version`` (tool or parser), ``figure`` (anything else; its
-    dotted path in the document).
+    ``kind``: ``input`` (a file; the values are digests, or sizes), ``version`` (tool or parser), ``figure`` (anything
+    else; its dotted path in the document), ``unchecked`` (what can't be compared).
     """
 
-    kind: Literal["input", "version", "figure"]
+    kind: Literal["input", "version", "figure", "unchecked"]
     what: str
     recorded: Any
     derived: Any
@@ -53,8 +53,8 @@ def differences(recorded: Data, derived: Data) -> list[Difference]:
 
 
 def is_same(found: Sequence[Difference]) -> bool:
-    """Whether the audit holds: nothing differs but versions of tool or parser."""
-    return all(difference.kind == "version" for difference in found)
+    """Whether the audit holds: nothing differs but versions of tool or parser, or how files are known."""
+    return all(difference.kind in {"version", "unchecked"} for difference in found)
 
 
 def _place(key: str) -> tuple[int, str]:
@@ -79,7 +79,14 @@ def _inputs(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Ite
         return
     if old.get("digest") == new.get("digest"):
         return
-    before, after = ({row["path"]: row["digest"] for row in block.get("listed") or ()} for block in (old, new))
+    compared = "digest"
+    if old["of"] != new["of"]:
+        # A copy of objects, or the other way round: what a store says of an object is no digest of its bytes.
+        yield Difference("unchecked", "contents of the inputs", f"by their {old['of']}", f"by their {new['of']}")
+        compared = "bytes"
+    before, after = ({row["path"]: row[compared] for row in block.get("listed") or ()} for block in (old, new))
+    if compared == "bytes" and before == after and all(old[total] == new[total] for total in ("files", "bytes")):
+        return
     changed = [path for path in sorted(before.keys() | after.keys()) if before.get(path) != after.get(path)]
     if not before or not after or not changed:  # too many to be listed
         yield Difference("input", "inputs", old.get("digest"), new.get("digest"))

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -118,7 +117,8 @@ def _metrics(port: int, quiet: bool, stack: ExitStack) -> Show:
 @contextmanager
 def _own_folder() -> Iterator[Path]:
     """Yield a folder for the tables of this watch, on the disk that caches are on; it goes with the watch."""
+    from staleness_audit.scratch import scratch_folder
     from staleness_audit.store import cache_folder
 
-    with TemporaryDirectory(prefix="watch-", dir=cache_folder(), ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    with scratch_folder("watch-", cache_folder()) as folder:
+        yield folder

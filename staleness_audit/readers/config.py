@@ -1,8 +1,9 @@
 """Configuration files as plain dictionaries: JSON, YAML (safe) and TOML, within limits of size and depth.
 
 The result holds only dicts with text keys, lists, text, numbers, truth values and None, whatever the format could
-express beyond that: dates become ISO text, unknown YAML tags are dropped and the plain value under them is kept
-(nothing is ever constructed from a tag). Where a key occurs twice, the last one holds.
+express beyond that: dates become ISO text, integers beyond 64 bits floats, numbers that are not finite text. Unknown
+YAML tags are dropped and the plain value under them is kept (nothing is ever constructed from a tag). Where a key
+occurs twice, the last one holds.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def parse_config(data: bytes, kind: str) -> dict[str, Any]:
         raise UnreadableConfig(f"it is not UTF-8 text (byte {error.start})") from error
     try:
         value = parse(text)
-        plain = _Plain().value(value, 0)
+        plain = plain_value(value)
     except RecursionError as error:
         raise UnreadableConfig(f"it is nested deeper than {MAX_DEPTH} levels") from error
     if not isinstance(plain, dict):
@@ -175,6 +176,21 @@ def _yaml(text: str) -> object:
 _FORMATS: Final[dict[str, Callable[[str], object]]] = {"json": _json, "toml": _toml, "yaml": _yaml, "yml": _yaml}
 
 
+def within_64_bits(value: int) -> int | float:
+    """Return an integer as tables and JSON can hold it: beyond 64 bits it is a float, or infinite."""
+    if -(1 << 63) <= value < 1 << 63:
+        return value
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def plain_value(value: object) -> object:
+    """Copy a parsed value into what this module's results hold; ``UnreadableConfig`` beyond a limit."""
+    return _Plain().value(value, 0)
+
+
 class _Plain:
     """Copies a parsed value into plain types, counting as it goes."""
 
@@ -201,6 +217,7 @@ def _key(key: object) -> str:
 def _scalar(value: object) -> object:
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
+    value = within_64_bits(value) if isinstance(value, int) else value
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float):

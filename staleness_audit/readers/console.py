@@ -13,6 +13,7 @@ import orjson
 import polars as pl
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.config import within_64_bits
 from staleness_audit.readers.lines import DamagedStream
 
 ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
@@ -152,8 +153,8 @@ def parse_local_time(text: str) -> tuple[datetime | None, str]:
 def parse_dict(text: str) -> dict[str, object] | None:
     """Read the printed form of a flat Python dict as loggers print metrics; None if it is none (for instance cut).
 
-    ``nan`` and ``inf`` become floats; numbers wrapped by numpy or torch (``np.float64(0.5)``, ``tensor(1.)``) are
-    unwrapped. Only literals are understood; nothing is evaluated.
+    ``nan``, ``inf`` and integers beyond 64 bits become floats; numbers wrapped by numpy or torch
+    (``np.float64(0.5)``, ``tensor(1.)``) are unwrapped. Only literals are understood; nothing is evaluated.
     """
     if len(text) > MAX_LITERAL_CHARS or not text.startswith("{"):
         return None
@@ -162,7 +163,14 @@ def parse_dict(text: str) -> dict[str, object] | None:
         value = _as_literal(text)
     if not isinstance(value, dict):
         return None
-    return {str(key): float("nan") if item == "nan" else item for key, item in value.items()}
+    return {str(_writable(key)): float("nan") if item == "nan" else _writable(item) for key, item in value.items()}
+
+
+def _writable(value: object) -> object:
+    """Return a literal as tables and JSON can hold it."""
+    if isinstance(value, str):  # an escape may stand for half of a surrogate pair
+        return value.encode("utf-8", "replace").decode()
+    return within_64_bits(value) if isinstance(value, int) else value
 
 
 def _as_json(text: str) -> object:
@@ -180,5 +188,5 @@ def _as_literal(text: str) -> object:
     plain = _NOT_FINITE.sub(lambda match: f"{match[1]}1e999" if match[2].lower() != "nan" else "'nan'", plain)
     try:
         return ast.literal_eval(plain)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None

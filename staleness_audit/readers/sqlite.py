@@ -10,7 +10,6 @@ values and time are bounded.
 from __future__ import annotations
 
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -20,6 +19,7 @@ from urllib.parse import quote
 
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.places import is_url
+from staleness_audit.scratch import scratch_folder
 
 MAGIC: Final = b"SQLite format 3\x00"
 MAX_COPY_BYTES: Final = 4 << 30
@@ -99,11 +99,11 @@ def open_database(run: RunFiles, source: str) -> Iterator[Database]:
         with _connect(file.path, "mode=ro&immutable=1") as connection:
             yield Database(connection)
         return
-    with tempfile.TemporaryDirectory(prefix="staleness-audit-") as folder:
-        copy = Path(folder) / "copy.db"
+    with scratch_folder("staleness-audit-db-") as folder:
+        copy = folder / "copy.db"
         _copy(run, file, copy)
         if wal is not None:
-            _copy(run, wal, Path(folder) / "copy.db-wal")
+            _copy(run, wal, folder / "copy.db-wal")
         with _connect(copy, "mode=rw") as connection:
             yield Database(connection)
 

@@ -1,25 +1,34 @@
 """What is fuzzed: each target takes bytes and returns, or raises something that its reader does not document.
 
-Readers of bytes are given the bytes. A parser is given a recorded run in which one file, of a kind that the first byte
-chooses, holds the bytes instead of its own; the run must be audited or refused with an ``AuditError``.
+Readers of bytes are given the bytes. A parser is given a recorded run, made small, in which one file, of a kind that
+the first byte chooses, holds the bytes instead of its own. The run must be read or refused with an ``AuditError``; one
+input in ``AUDITED_ONE_IN`` is audited whole, which takes ten times as long. Parts of files that stay are read once.
 """
 
 from __future__ import annotations
 
+import atexit
+import gzip
+import json
+import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pyarrow as pa
+import zstandard
 
 from staleness_audit import plugins
 from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles, discover
 from staleness_audit.errors import AuditError
+from staleness_audit.ingest import StagedParts, join_units, parts_by_table
 from staleness_audit.readers.config import UnreadableConfig, parse_config, parse_printed
 from staleness_audit.readers.console import parse_dict, parse_local_time, undecorate
 from staleness_audit.readers.json_lines import read_json_lines
@@ -30,18 +39,26 @@ from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.sqlite import DamagedDatabase, open_database
 from staleness_audit.readers.torch_files import BadTorchFile, Stub, Tensor, open_torch
+from staleness_audit.sink import PartWriter
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 Target = Callable[[bytes], None]
+MOST_SECONDS = 20
+"""Of a processor, for one input."""
+SMALL_BYTES = 6000
+AUDITED_ONE_IN = 64
+AS_IT_IS = 128
+"""From this first byte on, the bytes of a compressed file are its own, and not what it unpacks to."""
+PACKERS = {".gz": partial(gzip.compress, compresslevel=1, mtime=0), ".zst": zstandard.compress}
+NAMED = re.compile(r"[a-z]*\d[0-9a-z]*")
+"""Numbers and digests in names, by which files of one kind are told apart."""
+LOGS = {".jsonl", ".log", ".txt", ".out", ".err"}
 
 
 @cache
 def _scratch() -> Path:
-    """A folder in memory, where there is one."""
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="staleness-fuzz-", dir=memory if memory.is_dir() else None))
-    import atexit
-
+    """A folder of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="staleness-fuzz-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -140,30 +157,77 @@ def database(data: bytes) -> None:
 
 
 @cache
-def _kinds(name: str) -> tuple[Path, tuple[str, ...]]:
-    """A small recorded run of a format, and one file of it for each suffix and folder depth."""
-    cases = [path.parent for path in (SAMPLES / name).glob("*/expected.json")]
-    run = min(cases, key=lambda case: sum(file.stat().st_size for file in case.rglob("*") if file.is_file())) / "run"
-    files = {(file.suffix, len(file.parts)): file for file in sorted(run.rglob("*")) if file.is_file()}
-    return run, tuple(str(file.relative_to(run)) for file in files.values())
+def _small(name: str) -> tuple[RunFiles, tuple[str, ...]]:
+    """A recorded run of a format with two files of each kind and the first lines of each; one file of each kind."""
+    cases = [path.parent / "run" for path in (SAMPLES / name).glob("*/expected.json")]
+    run = min(cases, key=lambda case: sum(file.stat().st_size for file in case.rglob("*") if file.is_file()))
+    kinds: dict[str, list[str]] = {}
+    for file in sorted(run.rglob("*")):
+        kept = kinds.setdefault(NAMED.sub("0", source := str(file.relative_to(run))), [])
+        if not file.is_file() or len(kept) == 2:
+            continue
+        kept.append(source)
+        copy = _scratch() / name / source
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(_beginning(file))
+    return discover(_scratch() / name), tuple(kept[0] for kept in kinds.values() if kept)
+
+
+def _beginning(file: Path) -> bytes:
+    """The first lines of a log; another file as it is."""
+    data = file.read_bytes()
+    return data if file.suffix not in LOGS else data[: data.rfind(b"\n", 0, SMALL_BYTES) + 1] or data
+
+
+@cache
+def _kept_units(name: str) -> dict[str, Path]:
+    """Folders with what the units of a small run say, by unit."""
+    return {}
+
+
+def _parse(name: str, run: RunFiles, folder: Path, *, keep: bool = False) -> None:
+    """Do what ingestion does, but for the tables of the whole run."""
+    choice, kept = plugins.choose(run, name), _kept_units(name)
+    folders, read = [], set()
+    for number, unit in enumerate(choice.parser.plan(run)):
+        read |= {piece.source for piece in unit.pieces}
+        if (place := kept.get(repr(unit))) is None:
+            place = folder / str(number)
+            place.mkdir(parents=True)
+            with PartWriter(place) as sink:
+                choice.parser.read(unit, run, sink)
+            if keep:
+                kept[repr(unit)] = place
+        folders.append(place)
+    (folder / "whole").mkdir(parents=True)
+    with PartWriter(folder / "whole") as sink:
+        join_units(run, choice, StagedParts(folder, parts_by_table(folders)), sink, read)
 
 
 def parser(name: str) -> Target:
-    """Audit a run of a format one of whose files holds the bytes."""
+    """Read a run of a format one of whose files holds the bytes."""
 
     def target(data: bytes) -> None:
-        run, files = _kinds(name)
-        copy, tables = _scratch() / f"run-{name}", _scratch() / f"tables-{name}"
+        run, files = _small(name)
+        if not _kept_units(name):
+            _parse(name, discover(run.root), _scratch() / f"kept-{name}", keep=True)
+        choice = data[0] if data else 0
+        changed = run.root / files[choice % AS_IT_IS % len(files)]
+        tables = _scratch() / "tables"
         shutil.rmtree(tables, ignore_errors=True)
-        if not copy.exists():
-            shutil.copytree(run, copy)
-        changed = files[data[0] % len(files)] if data else files[0]
-        (copy / changed).write_bytes(data[1:])
+        own = changed.read_bytes()
+        pack = PACKERS.get(changed.suffix) if choice < AS_IT_IS else None
+        changed.write_bytes(pack(data[1:]) if pack else data[1:])
+        started = time.process_time()
         try:
             with suppress(AuditError):
-                audit(copy, 1, framework=name, tables=tables)
+                if crc32(data) % AUDITED_ONE_IN:
+                    _parse(name, discover(run.root), tables)
+                else:
+                    json.dumps(audit(run.root, 1, framework=name, tables=tables).data, allow_nan=False)
         finally:
-            shutil.copyfile(run / changed, copy / changed)
+            changed.write_bytes(own)
+        assert time.process_time() - started < MOST_SECONDS
 
     return target
 
@@ -181,9 +245,10 @@ def seeds(target: str) -> Iterator[bytes]:
         "database": (".db",),
     }
     if target.startswith("parser-"):
-        run, files = _kinds(target.removeprefix("parser-"))
+        run, files = _small(target.removeprefix("parser-"))
         for number, name in enumerate(files):
-            yield bytes([number]) + (run / name).read_bytes()[:20_000]
+            with run.open(name) as unpacked:
+                yield bytes([number]) + unpacked.read(20_000)
         return
     for ending in endings[target]:
         found = sorted(SAMPLES.rglob(f"*{ending}"), key=lambda path: path.stat().st_size)[:8]

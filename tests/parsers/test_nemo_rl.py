@@ -495,3 +495,13 @@ def test_foreign_files_are_not_taken(tmp_path: Path) -> None:
     run["train.log"] = "train step 1\n"
     run["logs/exp_001/train_data_step1.jsonl"] = "{}\n"
     assert PARSER.detect(discover(run.run)) is None
+
+
+def test_a_printed_configuration_of_odd_literals_is_read_key_by_key():
+    """No number of Python's begins with 0; found by fuzzing, as was one beyond 64 bits."""
+    assert from_repr("AsyncRL(sampler=Sampler(name='windowed\\x', max_staleness_versions=02, <enum>)") == {
+        "async_rl.sampler.name": "windowed\\x",
+        "async_rl.sampler.max_staleness_versions": 2,
+    }
+    odd = from_repr(f"C(async_rl=A(sampler=S(name=b'x', max_staleness_versions={10**20})))")
+    assert odd["async_rl.sampler.max_staleness_versions"] == 1e20

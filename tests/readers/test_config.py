@@ -79,3 +79,13 @@ def test_a_printed_configuration_is_read_among_lines_of_others(noise):
     assert parse_printed([*lines[:2], noise, *lines[2:]]) == {"job": {"eta": 2, "names": ["a"]}, "steps": 9}
     with pytest.raises(UnreadableConfig):
         parse_printed(["nothing of it"])
+
+
+@pytest.mark.parametrize("text", ["a: 100000000000000000000", '{"a": 100000000000000000000}'], ids=["yaml", "json"])
+def test_integers_beyond_64_bits_are_floats(text: str) -> None:
+    assert parse_config(text.encode(), "json" if text[0] == "{" else "yaml") == {"a": 1e20}
+
+
+def test_a_long_hexadecimal_number_takes_no_time() -> None:
+    """Its decimal digits would be refused, or computed in the square of their number."""
+    assert parse_config(b"a = 0x" + b"f" * 1_000_000, "toml") == {"a": "inf"}

@@ -109,3 +109,13 @@ def test_a_bar_is_taken_off_the_message_it_is_glued_to() -> None:
     assert undecorate(f"{bar}(Actor pid=12) {bar}  key: 1").text == "  key: 1"
     assert undecorate(bar).text == bar
     assert undecorate("100% | of | 3/8 [what").text == "100% | of | 3/8 [what"
+
+
+def test_numbers_and_text_that_no_table_can_hold_become_ones_that_it_can() -> None:
+    """Found by fuzzing: integers of 80 and of 4,000 bits, and half of a surrogate pair."""
+    found = parse_dict(f"{{'many': {10**24}, 'most': -{10**1200}, 'half': '\\ud800', 'most of all': {2**63 - 1}}}")
+    assert found == {"many": 1e24, "most": float("-inf"), "half": "?", "most of all": 2**63 - 1}
+
+
+def test_a_list_is_no_key() -> None:
+    assert parse_dict("{[1]: 2}") is None

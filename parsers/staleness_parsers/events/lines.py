@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from tempfile import NamedTemporaryFile
 from typing import IO, BinaryIO, NamedTuple
 
 import duckdb
@@ -18,6 +17,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.engine import literal
 from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
+from staleness_audit.scratch import scratch_folder
 from staleness_parsers.events.columns import ARROW, COLUMNS, KIND, KINDS, LIFECYCLE, WHOLE, header_of, words
 
 
@@ -37,7 +37,11 @@ def load_events(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
 
 def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection) -> bool | None:
     """Make ``lines`` by DuckDB's own reader; say whether all can be used, or None if some are no plain lines."""
-    with run.open(piece.source) as stream, NamedTemporaryFile(suffix=".jsonl") as part:
+    with (
+        run.open(piece.source) as stream,
+        scratch_folder("staleness-audit-lines-") as folder,
+        (folder / "part.jsonl").open("w+b") as part,
+    ):
         stream.seek(piece.start)
         first = stream.readline(piece.end - piece.start) if piece.first_line == 1 else b""
         # The header's keys are its own; without it most pieces need few columns.

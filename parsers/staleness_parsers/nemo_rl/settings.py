@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from staleness_audit.parser import Bound, Guarantee
-from staleness_audit.readers.config import lookup
+from staleness_audit.readers.config import UnreadableConfig, lookup, plain_value
 
 KEYS: Final = (
     "grpo.num_prompts_per_step",
@@ -68,8 +68,8 @@ def from_repr(text: str) -> dict[str, Any]:
     if start is None:
         return {}
     try:
-        value = _plain(ast.parse(text[start.start() :].strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        value = plain_value(_plain(ast.parse(text[start.start() :].strip(), mode="eval").body))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, UnreadableConfig):
         return _searched(text)
     return from_mapping(value) if isinstance(value, dict) else {}
 
@@ -88,16 +88,20 @@ def _plain(node: ast.expr) -> object:
 
 
 def _searched(text: str) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for key in KEYS:
         *path, last = key.split(".")
         place = text
         if len(path) > 1:
             inside = re.search(rf"\b{path[-1]}'?(?:=|: )\w*[({{](?P<inside>[^()]*)", text)
             place = inside["inside"] if inside else ""
-        value = re.search(rf"\b{last}'?(?:=|: )(?P<value>-?\d+\b|True|False|'[^']*')", place)
-        if value:
-            found[key] = ast.literal_eval(value["value"])
+        value = re.search(
+            rf"\b{last}'?(?:=|: )(?:(?P<number>-?\d{{1,18}})\b|(?P<truth>True|False)|'(?P<text>[^']*)')", place
+        )
+        if value and value["number"]:
+            found[key] = int(value["number"])
+        elif value:
+            found[key] = value["truth"] == "True" if value["truth"] else value["text"]
     return found
 
 

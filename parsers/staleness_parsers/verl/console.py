@@ -174,6 +174,6 @@ def _groups(found: re.Match[str]) -> list[tuple[str | None, str | None]]:
 def _literal(text: str) -> dict[str, Any] | None:
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
