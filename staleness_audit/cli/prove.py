@@ -21,10 +21,18 @@ def prove(
     policy: PolicyArgument,
     bound: Annotated[
         int,
-        typer.Option("--bound", min=0, metavar="N", help="Largest allowed v_train - v_gen; sets the policy's knob."),
+        typer.Option(
+            "--bound", min=0, max=10_000, metavar="N", help="Largest allowed v_train - v_gen; sets the policy's knob."
+        ),
     ] = 1,
     batch: BatchOption = None,
     set_: SetOption = None,
+    rejects: Annotated[
+        int,
+        typer.Option(
+            "--rejects", min=0, max=1000, metavar="N", help="Let a filter discard up to N groups when they end."
+        ),
+    ] = 0,
     moves: Annotated[
         int | None, typer.Option("--moves", min=1, metavar="K", help="Only schedules of at most K moves.")
     ] = None,
@@ -56,6 +64,7 @@ def prove(
             proof = prover.prove(
                 rules,
                 bound,
+                rejects=rejects,
                 max_depth=moves,
                 seconds=seconds,
                 progress=(lambda states, depth: bar(states, states, f"states, schedules of {depth} moves"))
@@ -64,7 +73,7 @@ def prove(
             )
         written = _write_counterexample(policy, proof, out)
         if format_ is Format.json:
-            print(json_text(_document(policy, proof, written), indent=True))
+            print(json_text({**_document(policy, proof, written), "rejects": rejects}, indent=True))
         else:
             _print_proof(policy, proof, written)
         raise typer.Exit(0 if proof.search.schedule is None else 1)

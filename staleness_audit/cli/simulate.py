@@ -19,7 +19,9 @@ def simulate(
     steps: Annotated[int, typer.Option("--steps", min=1, metavar="N", help="Training steps to simulate.")] = 20,
     bound: Annotated[
         int | None,
-        typer.Option("--bound", min=0, metavar="N", help="Set the policy's own knob for this bound, and check it."),
+        typer.Option(
+            "--bound", min=0, max=10_000, metavar="N", help="Set the policy's own knob for this bound, and check it."
+        ),
     ] = None,
     batch: BatchOption = None,
     set_: SetOption = None,
@@ -29,7 +31,8 @@ def simulate(
             "--workload",
             metavar="W",
             help="What is generated: fixed, uniform, lognormal, pareto, bimodal or empirical, then :key=value,... "
-            "(low, high, mu, sigma, alpha, long, longest, prompt, group, turns, environment_s, failures, shared).",
+            "(low, high, mu, sigma, alpha, long, longest, prompt, group, turns, environment_s, failures, filtered, "
+            "shared).",
         ),
     ] = "lognormal",
     cost: Annotated[

@@ -6,8 +6,12 @@ from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.state import Group, State
 
 Move = tuple[str, int | str]
-"""Kind and argument: ``("admit", how many)``, ``("finish", group id)``, ``("collect", 0)``, ``("publish", 0)``,
-``("own", name)``."""
+"""Kind and argument: ``("admit", how many)``, ``("finish", group id)``, ``("reject", group id)``, ``("collect", 0)``,
+``("publish", 0)``, ``("own", name)``."""
+
+
+REJECTS = "rejects"
+"""Counter of a state: how many groups a schedule of the prover may still reject; without it, none."""
 
 
 def initial(policy: Policy) -> State:
@@ -47,6 +51,8 @@ def apply(policy: Policy, state: State, move: Move) -> None:
         state.done[group.id] = group
         state.tell("finished", state.serving, (group,))
         policy.finished(state, group)
+    elif kind == "reject":
+        _reject(policy, state, state.running.pop(int(argument)))
     elif kind == "collect":
         policy.collect(state)
     elif kind == "publish":
@@ -58,6 +64,14 @@ def apply(policy: Policy, state: State, move: Move) -> None:
     if state.serving != serving:
         state.tell("serving", state.serving)
     settle(policy, state)
+
+
+def _reject(policy: Policy, state: State, group: Group) -> None:
+    """A group has ended and is of no use: a filter discards it."""
+    if REJECTS in state.counts:
+        state.counts[REJECTS] -= 1
+    state.tell("dropped", state.v, (group,), "filtered")
+    policy.rejected(state, group)
 
 
 def _publish(policy: Policy, state: State) -> None:
@@ -99,6 +113,8 @@ def moves(policy: Policy, state: State) -> list[Move]:
         if alike not in seen:
             seen.add(alike)
             possible.append(("finish", group.id))
+            if state.counts.get(REJECTS):
+                possible.append(("reject", group.id))
     if not policy.prompt and state.done and (policy.ahead or not state.training):
         possible.append(("collect", 0))
     if state.training and policy.may_publish(state):

@@ -44,6 +44,8 @@ class Policy:
     """Fields of a group that rules look at, besides its place. Never ``first``: no framework knows it."""
     sorted_done: ClassVar[bool] = False
     """Rules choose finished groups by age: the order in which they finished tells nothing more."""
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Knobs that are at least 1, besides ``batch``. Other numbers are at least 0, or at least their default."""
     small: ClassVar[Mapping[str, Any]] = {}
     """Knobs that the prover sets smaller than their defaults, so that the states can be counted."""
 
@@ -61,7 +63,7 @@ class Policy:
         return None
 
     def horizon(self) -> int:
-        """Return the largest age (``v`` minus a label or mark) that a rule tells from a larger one."""
+        """Return the largest age (``v`` minus a label or mark) that a rule tells from a larger one; -1: none looks."""
         return 0
 
     def start(self, state: State) -> None:
@@ -104,6 +106,12 @@ class Policy:
 
     def finished(self, state: State, group: Group) -> None:
         """A group's generation ended; it is in ``done`` and may be dropped at once."""
+
+    def rejected(self, state: State, group: Group) -> None:
+        """A group's generation ended, and a filter discarded the group: give back what the framework gives back.
+
+        By default that is its place among those in flight, which it has left already.
+        """
 
     def began(self, state: State) -> None:
         """A training step began."""

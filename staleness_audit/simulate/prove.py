@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from staleness_audit.simulate.kernel import Move, apply, initial, moves
+from staleness_audit.simulate.kernel import REJECTS, Move, apply, initial, moves
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.state import State
 
@@ -58,6 +58,7 @@ def explore(
     horizon: int,
     *,
     stop_above: int | None = None,
+    rejects: int = 0,
     max_states: int = 1_000_000,
     max_depth: int | None = None,
     deadline: float | None = None,
@@ -69,12 +70,13 @@ def explore(
         policy: with sizes small enough to be explored.
         horizon: age of oldest tokens from which on all are alike, at least 1.
         stop_above: end at the first schedule that trains something staler than this.
+        rejects: groups that a filter may discard when they end, in any one schedule.
         max_states: give up after this many.
         max_depth: do not look at longer schedules.
         deadline: give up at this time of ``time.process_time``, so that a busy machine decides as much as an idle one.
         progress: is told how far it got.
     """
-    explorer = _Explorer(policy, horizon, stop_above)
+    explorer = _Explorer(policy, horizon, stop_above, rejects)
     seen = explorer.seen
     while explorer.frontier and seen.schedule is None and (max_depth is None or seen.depth < max_depth):
         for number, state in explorer.advance():
@@ -97,10 +99,12 @@ def explore(
 class _Explorer:
     """The states met so far, numbered, each with the move that first led to it."""
 
-    def __init__(self, policy: Policy, horizon: int, stop_above: int | None) -> None:
+    def __init__(self, policy: Policy, horizon: int, stop_above: int | None, rejects: int) -> None:
         self._policy, self._horizon, self._stop_above = policy, horizon, stop_above
         self.seen = Exploration()
         start = initial(policy)
+        if rejects:
+            start.counts[REJECTS] = rejects
         self._numbers: dict[Any, int] = {policy.key(start, horizon): 0}
         self.parents: list[tuple[int, Move | None]] = [(-1, None)]
         self.frontier: list[tuple[int, State]] = [(0, start)]
@@ -255,6 +259,7 @@ def prove(
     policy: Policy,
     bound: int,
     *,
+    rejects: int = 0,
     max_depth: int | None = None,
     seconds: float = 50.0,
     max_states: int = 400_000,
@@ -265,13 +270,19 @@ def prove(
     Args:
         policy: sizes and knobs.
         bound: largest allowed ``v_train - v_gen``.
+        rejects: groups that a filter may discard when they end, in any one schedule.
         max_depth: only schedules of at most so many moves.
         seconds: of computing after which to give up.
         max_states: give up after this many states.
         progress: is told how far it got.
     """
     end = time.process_time() + seconds
-    limits: dict[str, Any] = {"max_states": max_states, "max_depth": max_depth, "progress": progress}
+    limits: dict[str, Any] = {
+        "rejects": rejects,
+        "max_states": max_states,
+        "max_depth": max_depth,
+        "progress": progress,
+    }
     search = explore(policy, bound + 1, stop_above=bound, deadline=end, **limits)
     if search.schedule is None:
         strict = True if search.closed else None

@@ -15,6 +15,9 @@ from staleness_audit.simulate.summary import Summary
 from staleness_audit.simulate.timed import Progress, Resources, Simulation
 from staleness_audit.simulate.workload import Workload
 
+MOST_A_STEP = 1_000_000
+"""Trajectories that a step may train."""
+
 SYNCS = ("continue", "resume", "wait")
 
 
@@ -29,6 +32,15 @@ class Setup:
     resources: Resources
     seed: int = 0
     bound: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what would not fit into memory; ``AuditError`` says so."""
+        trajectories = self.policy.batch * self.workload.group
+        if trajectories > MOST_A_STEP:
+            raise AuditError(
+                f"{self.name}: {self.policy.batch:,} groups of {self.workload.group:,} are {trajectories:,} "
+                f"trajectories a step, which may not fit into memory; simulate at most {MOST_A_STEP:,}."
+            )
 
     def described(self) -> dict[str, Any]:
         """Return the inputs as plain values, for the header of the log and for tables of results."""
@@ -97,6 +109,7 @@ def _value(name: str, kind: str, text: str) -> Any:
         value = int(text) if kind == "int" else float(text)
     except ValueError as error:
         raise AuditError(f"--cost {name}={text}: {name} is a number.") from error
-    if value < (1 if kind == "int" else 0):
-        raise AuditError(f"--cost {name}={text}: too small.")
+    least, most = 1 if kind == "int" and name != "crash_steps" else 0, 10_000 if name == "engines" else 1_000_000_000
+    if not least <= value <= most:  # which nan is not, either
+        raise AuditError(f"--cost {name}={text}: {name} is a number from {least} to {most:,}.")
     return value

@@ -29,6 +29,7 @@ RESULTS = "results.parquet"
 
 CAPACITY = {
     "slime": "threshold",
+    "slime:pooled": "fully_async_pool_size",
     "dressage": "max_active_groups",
     "prime-rl": "max_inflight",
     "nemo-rl:windowed": "max_inflight_prompts",

@@ -313,7 +313,8 @@ class Simulation:
         self._missing[trajectory.group] -= 1
         if not self._missing[trajectory.group]:
             del self._missing[trajectory.group]
-            self._move("finish", trajectory.group)
+            filtered = self._workload.filtered and self._chance.random() < self._workload.filtered
+            self._move("reject" if filtered else "finish", trajectory.group)
 
     # what moves did
 

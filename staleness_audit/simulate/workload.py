@@ -11,6 +11,9 @@ from typing import Any
 
 from staleness_audit.errors import AuditError
 
+MOST = 1_000_000_000
+"""No length, time or parameter is larger."""
+
 Draw = Callable[[Random], int]
 """Draws a number of response tokens, at least 1."""
 
@@ -24,7 +27,8 @@ class Workload:
     ``long`` of trajectories, else ``low``. ``empirical``: drawn from ``lengths``. All are cut at ``longest``.
     ``prompt``: prompt tokens; ``group``: trajectories per group; ``turns``: engine calls per trajectory, between which
     its environment takes ``environment_s`` seconds on average (exponential); ``failures``: share of attempts that fail
-    at their end and are made again; ``shared``: correlation of lengths inside a group, from 0 to 1 (a hard problem is
+    at their end and are made again; ``filtered``: share of groups that a filter discards when they are complete, as one
+    for groups without advantage does; ``shared``: correlation of lengths inside a group, from 0 to 1 (a hard problem is
     long for all).
     """
 
@@ -41,6 +45,7 @@ class Workload:
     turns: int = 1
     environment_s: float = 1.0
     failures: float = 0.0
+    filtered: float = 0.0
     shared: float = 0.0
     lengths: tuple[int, ...] = field(default=(), repr=False)
 
@@ -55,13 +60,13 @@ class Workload:
 
     def _draw(self, chance: Random) -> int:
         if self.name == "lognormal":
-            return self._cut(math.exp(chance.gauss(self.mu, self.sigma)))
+            return self._cut(_exp(chance.gauss(self.mu, self.sigma)))
         return self._quantile(chance.random(), chance)
 
     def _length(self, normal: float) -> int:
         """Return the length at a standard normal deviate, so that groups can share one."""
         if self.name == "lognormal":
-            return self._cut(math.exp(self.mu + self.sigma * normal))
+            return self._cut(_exp(self.mu + self.sigma * normal))
         return self._quantile(0.5 * math.erfc(-normal / math.sqrt(2.0)), None)
 
     def _quantile(self, share: float, chance: Random | None) -> int:
@@ -77,6 +82,11 @@ class Workload:
 
     def _cut(self, length: float) -> int:
         return max(1, min(int(length), self.longest))
+
+
+def _exp(power: float) -> float:
+    """Return e to a power, but nothing larger than a number can be: lengths are cut anyway."""
+    return math.exp(min(power, 700.0))
 
 
 FAMILIES = ("fixed", "uniform", "lognormal", "pareto", "bimodal", "empirical")
@@ -104,6 +114,8 @@ def read_workload(text: str) -> Workload:
             values[key] = int(value) if kinds[key] == "int" else float(value)
         except ValueError as error:
             raise AuditError(f"--workload {text}: {key} is a number, and {value!r} is none.") from error
+        if not abs(values[key]) <= MOST:  # which nan is not, either
+            raise AuditError(f"--workload {text}: {key} is a number up to {MOST:,}, and {value!r} is none.")
     workload = replace(Workload(), **values)
     if problem := _problem(workload):
         raise AuditError(f"--workload {text}: {problem}.")
@@ -115,10 +127,12 @@ def _problem(workload: Workload) -> str | None:
         return "write empirical:tables=DIR, with the tables of an audited run (`ingest --tables`)"
     if min(workload.low, workload.group, workload.turns, workload.longest) < 1 or workload.prompt < 0:
         return "lengths, group and turns are at least 1"
-    if workload.high < workload.low or workload.alpha <= 0 or workload.sigma < 0 or workload.environment_s < 0:
-        return "high is at least low, alpha above 0, sigma and environment_s at least 0"
-    if not (0 <= workload.failures < 1 and 0 <= workload.long <= 1 and 0 <= workload.shared <= 1):
-        return "failures, long and shared are shares"
+    if workload.high < workload.low or workload.alpha < 0.05 or workload.sigma < 0 or workload.environment_s < 0:
+        return "high is at least low, alpha at least 0.05, sigma and environment_s at least 0"
+    if not (0 <= workload.failures < 1 and 0 <= workload.filtered < 1):
+        return "failures and filtered are shares below 1"
+    if not (0 <= workload.long <= 1 and 0 <= workload.shared <= 1):
+        return "long and shared are shares"
     return None
 
 

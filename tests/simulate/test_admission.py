@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from staleness_audit.simulate.kernel import apply, initial, moves
+from staleness_audit.simulate.kernel import REJECTS, apply, initial, moves
 from staleness_audit.simulate.policies import POLICIES, build
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.prove import explore
@@ -17,11 +17,12 @@ from staleness_audit.simulate.state import State
 
 
 def walk(
-    name: str, settings: dict[str, Any], seed: int, length: int = 400
+    name: str, settings: dict[str, Any], seed: int, length: int = 400, rejects: int = 0
 ) -> Iterator[tuple[Policy, State, Counter[str]]]:
     """A random schedule: each state with the numbers of groups admitted, trained, dropped, ... so far."""
     rules, chance = build(name, bound=2, batch=3, settings=settings, small=True), random.Random(seed)
     state, seen = initial(rules), Counter[str]()
+    state.counts |= {REJECTS: rejects} if rejects else {}
     for _ in range(length):
         for kind, _, groups, _ in state.effects:
             seen[kind] += len(groups) if groups else 1
@@ -65,6 +66,11 @@ INVARIANTS: dict[str, tuple[dict[str, Any], Check]] = {
     ),
     # The queue reaches twice the threshold, less one, at most: those active when it was almost full still finish.
     "slime": ({"threshold": 4}, lambda rules, state, seen: len(state.running) <= 4 and len(state.done) <= 2 * 4 - 1),
+    # The pool holds what is in flight or finished; batches ahead of the trainer have slots.
+    "slime:pooled": (
+        {"fully_async_pool_size": 5},
+        lambda rules, state, seen: len(state.running) + len(state.done) <= 5 and len(state.held) <= B,
+    ),
     # Batches generated or queued never exceed the permits; one call at a time.
     "openrlhf": ({}, lambda rules, state, seen: len(state.running) in range(B + 1) and len(state.held) <= N * B),
     "trl": (
@@ -113,8 +119,8 @@ def test_admission_keeps_its_invariant(name: str) -> None:
 @pytest.mark.parametrize("name", POLICIES)
 def test_groups_are_conserved(name: str) -> None:
     """Every group that was admitted is in flight, waits, is in a batch, or has one fate."""
-    for seed in range(3):
-        for _, state, seen in walk(name, {}, seed, 200):
+    for seed in range(4):
+        for _, state, seen in walk(name, {}, seed, 200, rejects=20 * (seed % 2)):
             ended = seen["trained"] + seen["dropped"] + seen["cancelled"] + seen["lost"]
             assert seen["admitted"] == outstanding(state) + ended
 

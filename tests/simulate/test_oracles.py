@@ -56,6 +56,12 @@ class Play:
             self.move("finish", group)
         return self
 
+    def reject(self, *groups: int) -> Play:
+        """Let these end and be filtered out, or fail for good."""
+        for group in groups:
+            self.move("reject", group)
+        return self
+
     def collect(self) -> Play:
         return self.move("collect")
 
@@ -138,6 +144,12 @@ class TestVerl:
             play.admit().finish().publish().collect()
         assert [set(ages) for ages in play.trained] == [{0}, {1}, {1}, {1}, {1}, {1}]
 
+    def test_what_fails_or_has_no_advantage_is_replaced(self) -> None:
+        """One finished, one failed (or with equal rewards), batch 2, s = 1: it goes, and one fresh group begins."""
+        play = Play("verl:drop", batch=2, num_warmup_batches=0).finish(0).reject(1)
+        assert play.fates == [("dropped", 1)] and [g.label for g in play.state.running.values()] == [1]
+        assert play.finish(2).collect().trained == [[0, 0]]
+
     @pytest.mark.parametrize("settings", [{"max_off_policy_threshold": 0}, {"max_off_policy_strategy": "bogus"}])
     def test_bad_configurations_are_refused(self, settings: dict[str, Any]) -> None:
         with pytest.raises(AuditError):
@@ -173,6 +185,28 @@ class TestAreal:
         play.admit(begun) if begun else None
         play.finish(*range(ended)) if ended else None
         assert play.rules.room(play.state) == capacity
+
+    def test_rejected_tasks_give_their_quota_back(self) -> None:
+        """10 rejected of 10; 15 accepted and 5 rejected; 14 and 2 under v0, then v1 and 16 more."""
+        all_rejected = Play("areal", max_concurrent_rollouts=10, consumer_batch_size=4, max_head_offpolicyness=2)
+        assert all_rejected.rules.room(all_rejected.admit().reject(*range(10)).state) == 10
+        mixed = Play("areal", max_concurrent_rollouts=20, consumer_batch_size=8, max_head_offpolicyness=3)
+        assert mixed.rules.room(mixed.admit().finish(*range(15)).reject(*range(15, 20)).state) == 17
+        later = Play("areal", max_concurrent_rollouts=32, consumer_batch_size=16, max_head_offpolicyness=2)
+        later.admit(16).finish(*range(14)).reject(14, 15)
+        later.rules.published(later.state)
+        assert later.rules.room(later.state) == 32
+        assert len(later.admit(16).state.running) == 16 and len(later.state.done) == 14
+
+    def test_limits_of_nothing_and_of_too_much(self) -> None:
+        """0 counts as 1; ten that run where three may leave -7; at version 1e6 only the concurrency counts."""
+        none = Play("areal", max_concurrent_rollouts=0, consumer_batch_size=0, max_head_offpolicyness=0)
+        assert none.rules.room(none.state) == 1
+        over = Play("areal", max_concurrent_rollouts=3, consumer_batch_size=2, max_head_offpolicyness=1)
+        assert over.rules.room(over.move("admit", 10).state) == -7
+        large = Play("areal", max_concurrent_rollouts=10_000, consumer_batch_size=64, max_head_offpolicyness=10)
+        large.state.counts["quota"] += 10**6 * 64
+        assert large.rules.room(large.state) == 10_000
 
     @pytest.mark.parametrize(("eta", "first", "then"), [(0, False, False), (1, True, False), (2, True, True)])
     def test_two_batches_arrive_if_the_lead_allows_it(self, eta: int, first: bool, then: bool) -> None:
@@ -226,6 +260,12 @@ class TestSkyrl:
         assert play.rules.room(play.state) == 0
         play.collect().publish()
         assert play.rules.room(play.state) == 2
+
+    def test_a_group_without_variance_gives_its_slot_back(self) -> None:
+        """W = 4, B = 2, S = 1, step 1: four submitted, one filtered, three accepted: one more may begin."""
+        play = Play("skyrl", batch=2, max_staleness_steps=1, num_parallel_generation_workers=4)
+        play.admit().finish(0, 1, 2).reject(3)
+        assert play.rules.room(play.state) == 1
 
     def test_a_batch_of_old_groups_is_trained_whole(self) -> None:
         """B = 64, S = 2, step 10: 61 groups scheduled in step 7 and 3 in step 10: mean 183 / 64, nothing goes."""
@@ -371,6 +411,64 @@ class TestNemoRl:
             play.step()
         assert [set(ages) for ages in play.trained] == [{1}, {2}, {3}, {4}, {1}, {1}, {1}, {1}]
 
+    @pytest.mark.parametrize(
+        ("step", "batch", "saved", "kept", "missing"),
+        [
+            (2, 2, [(0, 1), (1, 2), (1, 2), (2, 3)], [(1, 2), (1, 2), (2, 3)], (3, 1)),
+            (5, 2, [(0, 5), (1, 5), (4, 5)], [(4, 5)], (5, 1)),
+            (2, 1, [(0, 1), (1, 2), (2, 3), (3, 4)], [(1, 2), (2, 3)], (0, 0)),
+            (30, 8, [(29, 30)] * 8, [(29, 30)] * 8, (31, 8)),
+        ],
+    )
+    def test_async_grpo_restores_what_is_of_use(
+        self,
+        step: int,
+        batch: int,
+        saved: list[tuple[int, int]],
+        kept: list[tuple[int, int]],
+        missing: tuple[int, int],
+    ) -> None:
+        """A = 1: past targets and starts beyond the window go, then what exceeds the capacity; the rest is made anew.
+
+        In the last case the target of step 30 is complete, but training must wait for that of 31.
+        """
+        play = Play("nemo-rl:async_grpo", batch=batch, max_trajectory_age_steps=1)
+        play.state.running.clear()
+        play.rules.restore(play.state, step, saved)  # type: ignore[attr-defined]
+        assert [(group.label, group.target) for group in play.state.done.values()] == kept
+        play.state.effects.clear()
+        assert play.rules.stamp(play.state)[1] == missing[0] and play.rules.room(play.state) == missing[1]
+        play.collect()
+        assert bool(play.trained) == (not missing[1])
+
+    def test_a_step_shrinks_by_a_prompt_that_is_given_up(self) -> None:
+        """Measured (7.3): in_order, eta = 1, prompt 5 fails for good: the step from v1 has three groups, lag 1."""
+        play = Play("nemo-rl:in_order", batch=4, max_lookahead_versions=1)
+        play.admit().reject(5).finish().collect().publish()
+        for _ in range(4):
+            play.step()
+        assert play.trained == [[0] * 4, [1] * 3, [1] * 4, [1] * 4, [1] * 4]
+
+    def test_a_spare_prompt_replaces_one_that_is_given_up(self) -> None:
+        """Measured (7.3): eta = 2, replace: the step that lost one of its prompts has four groups all the same."""
+        play = Play("nemo-rl:in_order", batch=4, max_lookahead_versions=2, on_dropped_prompt="replace")
+        play.admit().reject(10).admit().finish().collect().publish()
+        for _ in range(5):
+            play.step()
+        assert [len(ages) for ages in play.trained] == [4] * 6
+        assert [max(ages) for ages in play.trained] == [0, 1, 2, 2, 2, 2]
+
+    def test_weight_fifo_evicts_the_surplus_of_a_resume(self) -> None:
+        """Measured (7.3): eta = 2, m = 1; resumed at step 1 with 8 groups of v0: 12 of v1 begin, 8 of them go at v4."""
+        play = Play("nemo-rl:weight_fifo", batch=4, max_staleness_versions=2, min_groups_for_streaming_train=1)
+        play.state.v = play.state.serving = 1
+        play.state.next_id = 8
+        play.state.done = {number: Group(number, 0, 0, 0, 0) for number in range(8)}
+        for _ in range(7):
+            play.step()
+        assert [set(ages) for ages in play.trained] == [{1}, {2}, {2}, {2}, {2}, {2}, {2}]
+        assert len(play.fates) == 8
+
     def test_a_refit_in_flight_adds_no_age(self) -> None:
         """Measured (7.3): async_grpo, A = 2, one group slow across a refit: ages 0, 1, 2, 2; it is trained at 2."""
         play = Play("nemo-rl:async_grpo", batch=4, max_trajectory_age_steps=2, in_flight_weight_updates=True)
@@ -404,6 +502,48 @@ class TestSlime:
         worst = [max(ages) for ages in play.trained]
         assert worst[13] == 13 and play.fates == []
         assert max(worst[:13] + worst[14:]) == 3
+
+    def test_the_filter_takes_from_the_queue(self) -> None:
+        """Dynamic filter, groups 0 to 7 of which the odd ones are kept, B = 3: 0, 2 and 4 go; 6 and 7 stay queued."""
+        play = Play("slime", batch=3, threshold=8).admit(8).reject(0, 2, 4).finish().collect()
+        assert [number for _, number in play.fates] == [0, 2, 4] and play.trained == [[0] * 3]
+        assert list(play.state.done) == [6, 7]
+
+    def test_the_pool_is_filled_while_a_batch_is_formed(self) -> None:
+        """Pooled worker, P = 4, B = 2, M = 1: 5 dispatched for the first batch, 7 for the second."""
+        play = Play("slime:pooled", batch=2, fully_async_pool_size=4)
+        play.state.training = True  # the batch waits for the trainer
+        play.admit().finish().collect().admit().collect()
+        assert play.state.next_id == 5 and len(play.state.held) == 2 and play.rules.room(play.state) == 0
+        play.publish()
+        assert play.state.held == [] and len(play.state.done) == 2
+        play.finish().admit().collect().finish().admit().collect()
+        assert play.state.next_id == 7 and len(play.state.held) == 2
+
+    def test_of_finished_groups_the_smallest_key_is_taken(self) -> None:
+        """Keys 9, 1, 5, 3, 2, ...: the first batch is {1, 3}, the second {2, 4}."""
+        play = Play("slime:pooled", batch=2, fully_async_pool_size=4)
+        play.state.training = True
+
+        def dispatched() -> None:
+            play.admit()
+            for number, group in play.state.running.items():
+                key = (9, 1, 5, 3, 2)[number] if number < 5 else 10
+                play.state.running[number] = group._replace(target=key)
+
+        batches = []
+        for _ in range(2):
+            dispatched()
+            play.finish().collect()
+            dispatched()
+            play.collect()
+            batches.append({group.id for group in play.state.held})
+            play.publish().state.training = True
+        assert batches == [{1, 3}, {2, 4}]
+
+    def test_a_failed_rollout_leaves_its_place_in_the_pool(self) -> None:
+        play = Play("slime:pooled", batch=2, fully_async_pool_size=4).admit().reject(2)
+        assert play.rules.room(play.state) == 1
 
 
 class TestTrl:
@@ -479,6 +619,36 @@ class TestRoll:
             play.step()
         assert play.trained == [[0] * 4] * 10
 
+    def test_filtered_prompts_begin_again_in_the_same_step(self) -> None:
+        """test_sync_filter: R = 0, additional prompts with a cap of 2, the first 15 filtered: start step = i."""
+        play = Play(
+            "roll", batch=4, async_generation_ratio=0, is_use_additional_prompts=True, max_additional_running_prompts=2
+        )
+        for _ in range(10):
+            while not play.state.training:
+                play.admit()
+                first = min(play.state.running)
+                (play.reject(first) if first < 15 else play.finish(first)).collect()
+            play.publish()
+        assert play.trained == [[0] * 4] * 10 and len(play.fates) >= 15
+
+    def test_filtered_episodes_are_played_again(self) -> None:
+        """test_rollout_scheduler.py: every third episode is dropped; batches keep one start step, max(0, step - R)."""
+        for ratio in (0, 1, 2):
+            play = Play("roll:agentic", batch=4, async_generation_ratio=ratio)
+            starts = []
+            for _ in range(8):
+                while play.rules.room(play.state) > 0:
+                    play.admit()
+                    running = list(play.state.running)
+                    play.reject(*(number for number in running if number % 3 == 0))
+                    play.finish(*(number for number in running if number % 3))
+                before = dict(play.state.done)
+                play.collect()
+                starts.append({before[number].label for number in before if number not in play.state.done})
+                play.publish()
+            assert starts == [{max(0, step - ratio)} for step in range(8)]
+
     def test_one_and_a_half(self) -> None:
         """R = 1.5, B = 3: the start steps of steps 0 to 2 are 000, 000, 011. Then ROLL stops; the rules go on."""
         play = Play("roll", batch=3, async_generation_ratio=1.5)
@@ -540,6 +710,12 @@ class TestPrimeRl:
         play.move("own", "adopt").admit(1)
         assert play.fates == [("cancelled", 0)] and [g.label for g in play.state.running.values()] == [1, 2]
 
+    def test_what_a_gate_of_the_curriculum_rejects_never_ships(self) -> None:
+        play = Play("prime-rl", batch=2, max_off_policy_steps=1, max_inflight=9, min_burst=8)
+        play.admit().reject(0).finish(1)
+        assert play.trained == [] and play.rules.room(play.state) == 2
+        assert play.finish(2).trained == [[0, 0]]
+
     def test_bound_0(self) -> None:
         """PR #3313: 15 steps with B = 0, every one of staleness 0."""
         play = Play("prime-rl", batch=2, max_off_policy_steps=0, max_inflight=5)
@@ -574,6 +750,14 @@ class TestOpenrlhf:
                     play.finish()
                 play.collect().publish()
         assert [ages[0] for ages in play.trained] == [0, 1, 2, 3, 1, 2, 3, 4]
+
+    def test_a_filtered_group_is_replaced_within_the_call(self) -> None:
+        """Dynamic filtering: the call goes on until it has its groups, and the broadcast waits for it."""
+        play = Play("openrlhf", batch=2).admit().finish(0).reject(1)
+        assert play.trained == [] and not play.rules.may_publish(play.state)
+        play.admit()
+        assert list(play.state.running) == [2]
+        assert play.finish(2).trained == [[0, 0]]
 
 
 class TestDressage:
@@ -632,6 +816,35 @@ class TestPsrl:
                 play.finish(late).collect()
             play.publish().move("own", "pull")
         assert len(play.trained) == 10 and max(max(ages) for ages in play.trained) <= bound
+
+    def test_a_buffer_is_ready_when_all_its_places_are_occupied(self) -> None:
+        """Three places: reserved, it is stuck; with two occupied, pending; with three, ready."""
+        play = Play("psrl", batch=3, staleness=0).admit()
+        assert [group.target for group in play.state.running.values()] == [0, 0, 0] and play.rules.room(play.state) == 0
+        assert play.finish(0, 1).collect().trained == []
+        assert play.finish(2).collect().trained == [[0] * 3]
+
+    def test_the_gateway_pins_a_request_to_the_version_that_took_it(self) -> None:
+        """A request of v4 keeps its tag when its instance goes on with v5; a new one is pinned to 5."""
+        play = Play("psrl", batch=2, staleness=2)
+        play.state.v = play.state.serving = 4
+        play.admit(1).collect()
+        play.state.v = 5
+        play.move("own", "pull").admit(1)
+        assert [group.label for group in play.state.running.values()] == [4, 5]
+        # No instance that is behind the tag may take it: later turns without one are a mode of their own.
+        assert play.rules.own(play.state) == ()
+
+    def test_failures_count_in_the_gate_for_ever(self) -> None:
+        """Driven: eta = 1, B = 2: stalled at buffer 6 after 7 failures, each of which sent a replacement."""
+        play = Play("psrl", batch=2, staleness=1)
+        for failures in (0, 0, 0, 3, 0, 4):
+            play.admit()
+            for _ in range(failures):
+                play.reject(max(play.state.running)).admit()
+            play.finish().collect().publish().move("own", "pull")
+        assert len(play.fates) == 7 and len(play.trained) == play.state.v == 6
+        assert not play.state.running and not play.state.done and play.rules.room(play.state) == 0
 
     def test_a_later_turn_without_a_version(self) -> None:
         """The guide's violation (4): a turn of group 2 goes to the instance that lags: its place, 1, is in reach of v0.

@@ -189,9 +189,9 @@ class TestNemoRl:
 
     def test_in_order_looks_at_targets(self) -> None:
         rules = policy("nemo-rl:in_order", batch=1)
-        rules.collect(state := state_of(5, [(5, 6), (4, 5)]))
+        rules.collect(state := state_of(5, [(5, 6), (4, 5)], marks={"short": ()}))
         assert held(state) == [1]
-        rules.collect(state := state_of(3, [(0, 1)], [(0, 1)]))
+        rules.collect(state := state_of(3, [(0, 1)], [(0, 1)], marks={"short": ()}))
         assert dropped(state) == [0] and list(state.running) == [1]
 
     def test_the_gate_stamps_batches(self) -> None:

@@ -25,7 +25,9 @@ from staleness_audit.simulate.workload import Workload, read_workload
 
 WORKLOADS = {
     "long tail": Workload(sigma=1.3, group=2, prompt=20),
-    "turns and failures": Workload(name="uniform", low=5, high=90, group=2, turns=3, failures=0.1, prompt=20),
+    "turns and failures": Workload(
+        name="uniform", low=5, high=90, group=2, turns=3, failures=0.1, filtered=0.1, prompt=20
+    ),
     "all alike": Workload(name="fixed", low=40, prompt=20),
 }
 SMALL = Cost(concurrency=6, kv_tokens=900, sync="resume")
@@ -274,8 +276,10 @@ def test_costs() -> None:
     assert (resources.engines, resources.train_s, cost.sync, cost.concurrency) == (3, 0.5, "resume", 7)
     for values, words in (
         ({"engine": "3"}, "there is no 'engine'"),
-        ({"engines": "0"}, "too small"),
-        ({"train_s": "-1"}, "too small"),
+        ({"engines": "0"}, "from 1 to 10,000"),
+        ({"train_s": "-1"}, "from 0 to"),
+        ({"train_s": "nan"}, "from 0 to"),
+        ({"floor_s": "inf"}, "from 0 to"),
         ({"sync": "later"}, "continue, resume, wait"),
         ({"train_s": "long"}, "is a number"),
         ({"floor_s": "0", "step_s": "0", "token_s": "0"}, "some time"),

@@ -17,7 +17,7 @@ from staleness_audit.simulate.policies.prime_rl import PrimeRl
 from staleness_audit.simulate.policies.psrl import Psrl
 from staleness_audit.simulate.policies.roll import Roll, RollAgentic
 from staleness_audit.simulate.policies.skyrl import Skyrl
-from staleness_audit.simulate.policies.slime import Slime
+from staleness_audit.simulate.policies.slime import Slime, SlimePooled
 from staleness_audit.simulate.policies.trl import Trl
 from staleness_audit.simulate.policies.verl import VerlFullyAsync, VerlOneStepOff, VerlV1
 from staleness_audit.simulate.policy import Policy
@@ -49,6 +49,7 @@ POLICIES: Mapping[str, Preset] = MappingProxyType(
         "openrlhf": Preset(Openrlhf),
         "openrlhf:over-sampling": Preset(Openrlhf, {"oversampling": 2}),
         "slime": Preset(Slime),
+        "slime:pooled": Preset(SlimePooled),
         "roll": Preset(Roll),
         "roll:agentic": Preset(RollAgentic),
         "prime-rl": Preset(PrimeRl),
@@ -107,11 +108,27 @@ def build(
             raise AuditError(f"{name} has no knob {knob!r}; there are: {', '.join(known)}.")
         changes[knob] = _read(name, knob, known[knob], value) if isinstance(value, str) else value
     policy = replace(policy, **changes)
-    if policy.batch < 1:
-        raise AuditError(f"{name}: a batch has at least one group.")
-    if reason := policy.unfit():
+    if reason := _out_of_range(policy) or policy.unfit():
         raise AuditError(f"{name}: {reason}.")
     return policy
+
+
+MOST = 1_000_000
+"""No number of groups, tokens or versions in a knob is larger: what it lets in has to fit into memory."""
+
+
+def _out_of_range(policy: Policy) -> str | None:
+    """Return what is wrong with a number among the knobs, as a sentence without its end."""
+    if policy.batch < 1:
+        return "a batch has at least one group"
+    for knob in fields(policy):
+        value, default = getattr(policy, knob.name), knob.default
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        least = 1 if knob.name in policy.positive else min(0, default) if isinstance(default, int | float) else 0
+        if not least <= value <= MOST:  # which nan is not, either
+            return f"{knob.name} = {value} is not between {least} and {MOST:,}"
+    return None
 
 
 def _read(name: str, knob: str, kind: str, text: str) -> Any:

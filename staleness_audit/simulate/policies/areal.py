@@ -13,7 +13,7 @@ from staleness_audit.simulate.state import Group, State
 class Areal(Policy):
     """A quota of (eta + v + 1) * C tasks, and batches of the tasks that were created first.
 
-    ``consumer_batch_size`` (C) is the batch size unless it is set.
+    ``consumer_batch_size`` (C) is the batch size unless it is set. Limits of 0 count as 1.
     """
 
     max_head_offpolicyness: int = 1
@@ -30,11 +30,14 @@ class Areal(Policy):
 
     def start(self, state: State) -> None:
         """The quota that is left at version 0."""
-        state.counts["quota"] = (self.max_head_offpolicyness + 1) * (self.consumer_batch_size or self.batch)
+        state.counts["quota"] = (self.max_head_offpolicyness + 1) * self._consumer()
+
+    def _consumer(self) -> int:
+        return self.batch if self.consumer_batch_size is None else max(1, self.consumer_batch_size)
 
     def room(self, state: State) -> int:
         """L1: what concurrency and quota leave (4.1, rule 1)."""
-        return min(self.max_concurrent_rollouts - len(state.running), state.counts["quota"])
+        return min(max(1, self.max_concurrent_rollouts) - len(state.running), state.counts["quota"])
 
     def admitted(self, state: State, group: Group) -> None:
         """A task uses quota for good: training never gives it back, only a new version does."""
@@ -46,7 +49,11 @@ class Areal(Policy):
             for task in state.oldest_done()[: self.batch]:
                 state.hold(task)
 
+    def rejected(self, state: State, group: Group) -> None:
+        """The quota of a rejected task is free again at once (4.1, rule 5)."""
+        state.counts["quota"] += 1
+
     def published(self, state: State) -> None:
         """The quota grows by C."""
         state.serving = state.v
-        state.counts["quota"] += self.consumer_batch_size or self.batch
+        state.counts["quota"] += self._consumer()

@@ -6,13 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.state import Group, State
-
-_TARGET = attrgetter("target")
 
 
 @dataclass(frozen=True)
@@ -40,10 +37,19 @@ class SingleController(Policy):
         """L3: return the finished groups that may be selected, in order."""
         return state.oldest_done()
 
+    def needed(self, state: State) -> int:
+        """Return how many groups the step takes."""
+        return self.batch
+
+    def ready(self, state: State) -> int:
+        """A step is complete when it has all it needs."""
+        needed = self.needed(state)
+        return needed if len(state.held) >= needed else 0
+
     def collect(self, state: State) -> None:
         """L3: evict, then select a chunk of at least ``min_groups_for_streaming_train`` (4.1, train loop)."""
         self.evict(state)
-        missing = self.batch - len(state.held)
+        missing = max(0, self.needed(state) - len(state.held))
         chosen = self.candidates(state)[:missing]
         if chosen and len(chosen) >= min(self.min_groups_for_streaming_train or self.batch, missing):
             for group in chosen:
@@ -164,10 +170,13 @@ class ReadyFirst(Gated):
 class InOrder(Gated):
     """in_order: groups are bound to the step they were admitted for.
 
-    ``resumed_from_lookahead``: begin as a run resumed at step 1 from a checkpoint that another value of the knob left.
+    ``on_dropped_prompt``: a step that loses a prompt for good shrinks (``shrink``), or a spare prompt begins for it
+    (``replace``). ``resumed_from_lookahead``: begin as a run resumed at step 1 from a checkpoint that another value of
+    the knob left.
     """
 
     max_lookahead_versions: int = 1
+    on_dropped_prompt: str = "shrink"
     resumed_from_lookahead: int | None = None
 
     sees = ("target",)
@@ -181,37 +190,41 @@ class InOrder(Gated):
         """L1: the lookahead."""
         return self.max_lookahead_versions
 
+    def unfit(self) -> str | None:
+        """There are two ways to go on without a prompt."""
+        if self.on_dropped_prompt not in ("shrink", "replace"):
+            return "on_dropped_prompt is shrink or replace"
+        return super().unfit()
+
     def start(self, state: State) -> None:
         """Batches 0 to eta may be admitted; a checkpoint brings finished groups of its own."""
         super().start(state)
-        state.marks["admitted"] = (0,)
+        state.marks |= {"admitted": (0,), "short": (), "spare": ()}
         state.counts["restored"] = 0
         if self.resumed_from_lookahead is not None:
             self._restore(state, self.resumed_from_lookahead)
 
     def _restore(self, state: State, lookahead: int) -> None:
         """Version 1, and a batch of version 0 finished for every step up to the old lookahead (4.1, rule 3)."""
-        state.v = state.serving = 1
-        for number in range(lookahead * self.batch):
-            group = Group(number, 0, 0, 0, 1 + number // self.batch)
-            state.tell("admitted", 0, (group,))
-            state.tell("finished", 0, (group,))
-            state.done[group.id] = group
-        state.next_id = len(state.done)
-        state.tell("published", 1)
-        state.tell("serving", 1)
-        state.tell("note", 1, (), f"a run resumes at v1 with {lookahead * self.batch} finished groups restored")
+        _resume(state, 1, _left(lookahead, self.batch))
         # Batches that are complete already are not generated again (4.1, rule 4).
         state.marks["admitted"] = (1 + lookahead,)
         state.counts["quota"] = max(0, self.lead() + 1 - lookahead) * self.batch
         state.counts["restored"] = max(0, lookahead - self.lead() - 1)
 
+    def room(self, state: State) -> int:
+        """L1: a spare prompt has the permits of the one it stands for."""
+        return len(state.marks["spare"]) or super().room(state)
+
     def stamp(self, state: State) -> tuple[int, int]:
-        """The target is the number of the batch (4.5)."""
-        return state.serving, state.marks["admitted"][0]
+        """The target is the number of the batch (4.5), or the step that lost a prompt."""
+        return state.serving, (state.marks["spare"] or state.marks["admitted"])[0]
 
     def admitted(self, state: State, group: Group) -> None:
         """Every ``batch`` groups the dispatch index moves on."""
+        if state.marks["spare"]:
+            state.marks["spare"] = state.marks["spare"][1:]
+            return
         super().admitted(state, group)
         if state.counts["quota"] % self.batch == 0:
             state.marks["admitted"] = (state.marks["admitted"][0] + 1,)
@@ -219,9 +232,19 @@ class InOrder(Gated):
     def published(self, state: State) -> None:
         """One batch more, unless it was restored."""
         super().published(state)
+        state.marks["short"] = tuple(step for step in state.marks["short"] if step >= state.v)
         if state.counts["restored"]:
             state.counts["restored"] -= 1
             state.counts["quota"] -= self.batch
+
+    def rejected(self, state: State, group: Group) -> None:
+        """A prompt is given up: its step shrinks, or a spare one takes its place (4.1, failures)."""
+        lost = "spare" if self.on_dropped_prompt == "replace" else "short"
+        state.marks[lost] = (*state.marks[lost], group.target)
+
+    def needed(self, state: State) -> int:
+        """What was given up is not waited for."""
+        return self.batch - state.marks["short"].count(state.v)
 
     def evict(self, state: State) -> None:
         """L3: groups whose step has passed; the start version is not looked at."""
@@ -238,10 +261,12 @@ class AsyncGrpo(Policy):
     """async_grpo: one worker generates the batch of one target step; age is checked when it is sampled.
 
     ``label`` is the generator version at the worker's start. The collector never rests while a target lacks groups.
+    ``resumed_from_age``: begin as a run resumed at step 1 from a checkpoint that another value of the knob left.
     """
 
     max_trajectory_age_steps: int = 1
     in_flight_weight_updates: bool = False
+    resumed_from_age: int | None = None
 
     eager = True
     whole = True
@@ -260,14 +285,25 @@ class AsyncGrpo(Policy):
     def start(self, state: State) -> None:
         """The collector is new: it may also generate for the step that is next."""
         state.counts["fresh"] = 1
+        if self.resumed_from_age is not None:
+            self.restore(state, 1, _left(self.resumed_from_age, self.batch))
+
+    def restore(self, state: State, step: int, saved: Iterable[tuple[int, int]]) -> None:
+        """Begin at a step with the groups (start version, target) of a checkpoint that may still be of use (5.2.1)."""
+        age = self.max_trajectory_age_steps
+        useful = [group for group in saved if group[1] >= step and group[0] >= step - age]
+        _resume(state, step, useful[: self.batch * age * 2])
 
     def _target(self, state: State) -> tuple[int, int]:
         """Return the smallest allowed target that lacks groups, and how many (4.7, rules 2 to 4)."""
         age = self.max_trajectory_age_steps
         consumed = state.v if state.training else state.v - 1
         first = state.serving + (0 if state.counts["fresh"] else 1)
-        # A group's target is within reach of its label from the start, so all that is there is valid.
-        made = Counter(map(_TARGET, chain(state.done.values(), state.running.values())))
+        made = Counter(
+            group.target
+            for group in chain(state.done.values(), state.running.values())
+            if group.label >= group.target - age
+        )
         for target in range(max(first, consumed + 1), state.serving + age + 1):
             if made[target] < self.batch:
                 return target, self.batch - made[target]
@@ -307,3 +343,22 @@ class AsyncGrpo(Policy):
         """Weights are refitted."""
         state.serving = state.v
         state.counts["fresh"] = 0
+
+
+def _left(lead: int, batch: int) -> list[tuple[int, int]]:
+    """Return what a run leaves at step 1 whose admission led by so many steps, as (start version, target)."""
+    return [(0, 1 + number // batch) for number in range(lead * batch)]
+
+
+def _resume(state: State, version: int, restored: list[tuple[int, int]]) -> None:
+    """Begin at a version, with finished groups of a checkpoint."""
+    state.v = state.serving = version
+    for label, target in restored:
+        group = Group(state.next_id, label, label, label, target)
+        state.tell("admitted", label, (group,))
+        state.tell("finished", label, (group,))
+        state.done[group.id] = group
+        state.next_id += 1
+    state.tell("published", version)
+    state.tell("serving", version)
+    state.tell("note", version, (), f"a run resumes at v{version} with {len(restored)} finished groups restored")

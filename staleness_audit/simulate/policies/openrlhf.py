@@ -21,6 +21,7 @@ class Openrlhf(Policy):
     oversampling: int = 1
     partial_rollout_enable: bool = False
 
+    positive = ("async_queue_size", "oversampling")
     sees = ()
     whole = True
     ahead = True
@@ -34,13 +35,22 @@ class Openrlhf(Policy):
 
     def start(self, state: State) -> None:
         """All permits are free."""
-        state.counts["permits"] = self.async_queue_size
+        state.counts |= {"permits": self.async_queue_size, "replace": 0}
 
     def room(self, state: State) -> int:
         """L1: a generation call, if a permit is free and the buffer is too small to serve a batch (4.1, 4.2)."""
-        calling = bool(state.running)
+        if state.counts["replace"]:
+            return state.counts["replace"]
         needed = state.counts["permits"] > 0 and len(state.done) < self.batch
-        return self.batch * self.oversampling if needed and not calling else 0
+        return self.batch * self.oversampling if needed and not self._calling(state) else 0
+
+    def admitted(self, state: State, group: Group) -> None:
+        """One that was filtered has its replacement."""
+        state.counts["replace"] = max(0, state.counts["replace"] - 1)
+
+    def rejected(self, state: State, group: Group) -> None:
+        """Dynamic filtering: the call goes on with another prompt (4.2, rule 2)."""
+        state.counts["replace"] += 1
 
     def finished(self, state: State, group: Group) -> None:
         """The call returns when its last group is done, and a batch of it goes to the queue."""
@@ -51,7 +61,7 @@ class Openrlhf(Policy):
         self._serve(state)
 
     def _serve(self, state: State) -> None:
-        if not state.running and state.counts["permits"] > 0 and len(state.done) >= self.batch:
+        if not self._calling(state) and state.counts["permits"] > 0 and len(state.done) >= self.batch:
             state.counts["permits"] -= 1
             for group in list(state.done.values())[: self.batch]:
                 state.hold(group)
@@ -62,4 +72,7 @@ class Openrlhf(Policy):
 
     def may_publish(self, state: State) -> bool:
         """The broadcast waits for the lock of a generation call, except with partial rollouts (4.3)."""
-        return self.partial_rollout_enable or not state.running
+        return self.partial_rollout_enable or not self._calling(state)
+
+    def _calling(self, state: State) -> bool:
+        return bool(state.running or state.counts["replace"])

@@ -37,6 +37,7 @@ class PrimeRl(Policy):
     min_inflight: int = 1
     seq_len: int = 2048
 
+    positive = ("min_inflight", "seq_len")
     prompt = True
     small: ClassVar[Mapping[str, Any]] = {"max_inflight": 3, "min_burst": 0, "batch": 1}
 
@@ -70,6 +71,12 @@ class PrimeRl(Policy):
     def finished(self, state: State, group: Group) -> None:
         """What finishes makes room in the pool, lets the adaptive cap grow, and is for the sink to look at."""
         state.counts["arrived"] += 1
+        state.counts["burst"] = max(0, state.counts["burst"] - 1)
+        if self.adaptive:
+            grow(state, self.max_inflight)
+
+    def rejected(self, state: State, group: Group) -> None:
+        """A curriculum's gate says no: room in the pool, and nothing for the sink (4.3, rule 2)."""
         state.counts["burst"] = max(0, state.counts["burst"] - 1)
         if self.adaptive:
             grow(state, self.max_inflight)

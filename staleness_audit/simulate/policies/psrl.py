@@ -45,9 +45,16 @@ class Psrl(Policy):
 
     def start(self, state: State) -> None:
         """What the dispatch gate lets out at version 0."""
-        state.counts["quota"] = (min(self.staleness, self.max_dispatch_ahead) + 1) * self.batch
+        state.counts |= {"quota": 0, "ahead": 0}
+        self._dispatch(state)
         if self.native_multi_turn:
             state.marks["lagging"] = (0,)
+
+    def _dispatch(self, state: State) -> None:
+        """L1, the gate: a whole batch leaves while what was sent, replacements included, is near enough to ``v``."""
+        while state.counts["ahead"] < (min(self.staleness, self.max_dispatch_ahead) + 1) * self.batch:
+            state.counts["ahead"] += self.batch
+            state.counts["quota"] += self.batch
 
     def _free(self, state: State, version: int) -> dict[int, int]:
         """Return how many places are free in each buffer that a version may still reach, in order.
@@ -59,7 +66,7 @@ class Psrl(Policy):
         return {buffer: self.batch - taken[buffer] for buffer in range(first, version + self.staleness + 1)}
 
     def room(self, state: State) -> int:
-        """L1: the dispatch gate, and free places in the buffers that the serving version may reach."""
+        """L1: what the gate has let out, and free places in the buffers that the serving version may reach."""
         quota = state.counts["quota"]
         return min(quota, sum(self._free(state, state.serving).values())) if quota else 0
 
@@ -69,8 +76,13 @@ class Psrl(Policy):
         return state.serving, max(buffer for buffer, places in free.items() if places > 0)
 
     def admitted(self, state: State, group: Group) -> None:
-        """The gate counts what was sent, for ever."""
+        """What was sent has its place."""
         state.counts["quota"] -= 1
+
+    def rejected(self, state: State, group: Group) -> None:
+        """The entry is cleared and one fresh prompt sent at once, which the gate counts for ever."""
+        state.counts["quota"] += 1
+        state.counts["ahead"] += 1
 
     def finished(self, state: State, group: Group) -> None:
         """Occupy: a reservation from an earlier buffer moves into the place left, then the lowest place is taken."""
@@ -97,7 +109,8 @@ class Psrl(Policy):
 
     def published(self, state: State) -> None:
         """A push; instances have yet to pull it."""
-        state.counts["quota"] += self.batch
+        state.counts["ahead"] -= self.batch
+        self._dispatch(state)
 
     def own(self, state: State) -> tuple[str, ...]:
         """An instance pulls the newest version; a later turn goes to the one that lags."""

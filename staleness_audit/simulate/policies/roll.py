@@ -26,6 +26,7 @@ class Roll(Policy):
     is_use_additional_prompts: bool = False
     max_additional_running_prompts: int = 16
 
+    positive = ("model_update_frequency",)
     sorted_done = True  # batches are chosen by start step, and prompts of one start step have one serving version
 
     @classmethod
@@ -69,6 +70,10 @@ class Roll(Policy):
         """Completed prompts count for good; one within the quota is thought to have ended, while any is (the quirk)."""
         if self.is_use_additional_prompts and not self._ended(state):
             state.counts["quota"] -= 1
+
+    def rejected(self, state: State, group: Group) -> None:
+        """A filtered prompt gives its slot back; a new one begins at the then current step (rule 5)."""
+        state.counts["quota"] += self._ended(state)
 
     def _ended(self, state: State) -> bool:
         """Whether a prompt that ended, finished or cancelled, is taken for one within the quota."""
@@ -122,6 +127,8 @@ class RollAgentic(Policy):
     async_generation_ratio: int = 1
     model_update_frequency: int = 1
 
+    positive = ("model_update_frequency",)
+
     @classmethod
     def knobs_for(cls, bound: int, batch: int) -> dict[str, Any]:
         """R is the bound where weights are pushed every step."""
@@ -151,6 +158,11 @@ class RollAgentic(Policy):
         """An episode whose slot has expired is ignored (rule 8)."""
         if self._expired(state, group.label):
             state.drop(group)
+
+    def rejected(self, state: State, group: Group) -> None:
+        """A filtered group is replaced by a slot of the current step, unless its own has expired (rules 8 and 9)."""
+        if not self._expired(state, group.label):
+            state.marks["slots"] = (*state.marks["slots"], state.v)
 
     def collect(self, state: State) -> None:
         """L3: in order of completion, unless the slot is too old (rules 11 and 12)."""

@@ -41,6 +41,10 @@ class Skyrl(Policy):
         while state.done and len(state.held) < self.batch:
             state.hold(next(iter(state.done.values())))
 
+    def rejected(self, state: State, group: Group) -> None:
+        """A group without variance counts as not accepted (rule 6)."""
+        state.counts["quota"] += 1
+
     def published(self, state: State) -> None:
         """The manager is told of the next step."""
         state.serving = state.v

@@ -77,6 +77,10 @@ class VerlV1(Policy):
             for group in sorted(state.done.values(), key=lambda group: group.label)[:portion]:
                 state.hold(group)
 
+    def rejected(self, state: State, group: Group) -> None:
+        """A failed or uniform group is evicted, and replaced by one of the step being collected (rules 3 and 10)."""
+        state.counts["quota"] += 1
+
     def published(self, state: State) -> None:
         """The next step admits its batch."""
         state.serving = state.v
@@ -170,6 +174,10 @@ class VerlOneStepOff(Policy):
     def admitted(self, state: State, group: Group) -> None:
         """Use up quota."""
         state.counts["quota"] -= 1
+
+    def rejected(self, state: State, group: Group) -> None:
+        """The batch is made whole (the guide names no filter in this mode)."""
+        state.counts["quota"] += 1
 
     def collect(self, state: State) -> None:
         """L3: wait for the whole batch."""
