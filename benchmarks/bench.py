@@ -156,7 +156,6 @@ def measure_scale(options: argparse.Namespace) -> list[str]:
     lines = scale.measure_all(
         run,
         generate,
-        megabytes=options.megabytes,
         trajectories=options.trajectories,
         decades=[int(count) for count in options.decades.split(",")],
         repeat=options.repeat,

@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
+
+import numpy as np
+import polars as pl
 
 GROUP = 8
 GROUPS_PER_STEP = 32
 BATCH = GROUP * GROUPS_PER_STEP
 STEP_SECONDS = 10.0
+STEPS_AT_ONCE = 200
 
 
-def lines(trajectories: int, spans: int, listed: int | None, seed: int) -> Iterator[str]:
-    """Yield the lines of the log, numbered without gaps."""
-    rng = random.Random(seed)
-    number = 0
-
-    def event(**fields: object) -> str:
-        nonlocal number
-        number += 1
-        return json.dumps({"kind": fields.pop("kind"), "n": number, **fields}, separators=(",", ":")) + "\n"
-
+def texts(trajectories: int, spans: int, listed: int | None, seed: int) -> Iterator[str]:
+    """Yield the text of the log, some steps at a time; its lines are numbered without gaps."""
+    rng = np.random.default_rng(seed)
     header = {
         "format": "staleness-events/1",
         "framework": "benchmark",
@@ -40,39 +36,77 @@ def lines(trajectories: int, spans: int, listed: int | None, seed: int) -> Itera
     }
     yield json.dumps({**header, "writer": "w0", "clock": "epoch"}) + "\n"
     steps = -(-trajectories // BATCH)
-    for step in range(steps):
-        started = 1.7e9 + step * STEP_SECONDS
-        members = min(BATCH, trajectories - step * BATCH)
-        loss = 0
-        for index in range(members):
-            group = step * GROUPS_PER_STEP + index // GROUP
-            name = f"g{group}/{index % GROUP}"
-            newest = max(step - rng.choice((0, 0, 0, 1, 1, 2)), spans - 1)
-            oldest = max(newest - spans + 1, 0)
-            newest = min(newest, max(step, 0))
-            at = started - (step - oldest + 1) * STEP_SECONDS + rng.random()
-            yield event(
-                kind="admitted", trajectory_id=name, group_id=f"g{group}", version=min(oldest, step), ts=round(at, 3)
-            )
-            for nth in range(spans):
-                version = min(oldest + nth, newest)
-                at += rng.random() * 8
-                if listed is None:
-                    tokens = int(rng.lognormvariate(5.0, 1.0)) + 1
-                    yield event(kind="span", trajectory_id=name, tokens=tokens, version=version, ts=round(at, 3))
-                else:
-                    tokens = listed // spans
-                    versions = [version] * tokens
-                    yield event(kind="span", trajectory_id=name, versions=versions, ts=round(at, 3))
-                loss += tokens
-            yield event(kind="finished", trajectory_id=name, ts=round(at, 3))
-            yield event(kind="trained", trajectory_id=name, step=step)
-        yield event(
-            kind="step", step=step, version=step, started=round(started, 3), ended=round(started + 8.0, 3),
-            trajectories=members, loss_tokens=loss,
-        )  # fmt: skip
-        yield event(kind="sync", version=step + 1, ts=round(started + 9.0, 3))
-    yield event(kind="end")
+    for start in range(0, steps, STEPS_AT_ONCE):
+        end = min(start + STEPS_AT_ONCE, steps)
+        members = np.arange(start * BATCH, min(end * BATCH, trajectories))
+        yield "\n".join(_steps(_lives(members, spans, listed, rng), spans, listed)) + "\n"
+    yield json.dumps({"kind": "end", "n": trajectories * (spans + 3) + 2 * steps + 1}) + "\n"
+
+
+def _lives(members: np.ndarray, spans: int, listed: int | None, rng: np.random.Generator) -> pl.DataFrame:
+    """Draw trajectories: step, oldest and newest version, when admitted (``at0``), and end and tokens of each span."""
+    step = members // BATCH
+    newest = np.maximum(step - rng.choice((0, 0, 0, 1, 1, 2), len(members)), spans - 1)
+    oldest = np.maximum(newest - spans + 1, 0)
+    at = 1.7e9 + step * STEP_SECONDS - (step - oldest + 1) * STEP_SECONDS + rng.random(len(members))
+    columns = {"member": members, "step": step, "oldest": oldest, "newest": np.minimum(newest, step), "at0": at}
+    for nth in range(1, spans + 1):
+        at = at + rng.random(len(members)) * 8
+        drawn = rng.lognormal(5.0, 1.0, len(members)).astype(np.int64) + 1
+        columns |= {f"at{nth}": at, f"tokens{nth}": np.full(len(members), listed // spans) if listed else drawn}
+    return pl.DataFrame(columns).with_columns(pl.col("^at.*$").round(3))
+
+
+def _steps(lives: pl.DataFrame, spans: int, listed: int | None) -> pl.Series:
+    """Return the lines of each step: those of its trajectories, its own, and that of the weights it made."""
+    group = pl.col("member") // GROUP
+    name = pl.format("g{}/{}", group, pl.col("member") % GROUP)
+    before = pl.col("member") * (spans + 3) + 2 * pl.col("step")  # lines that were numbered before
+
+    def line(number: int, kind: str, rest: str, *values: pl.Expr) -> pl.Expr:
+        head = '{"kind":"' + kind + '","n":%,"trajectory_id":"%",' + rest + "}"
+        return _filled(head, before + number, name, *values)
+
+    told = [
+        line(
+            1,
+            "admitted",
+            '"group_id":"g%","version":%,"ts":%',
+            group,
+            pl.min_horizontal("oldest", "step"),
+            pl.col("at0"),
+        )
+    ]
+    for nth in range(1, spans + 1):
+        version = pl.min_horizontal(pl.col("oldest") + nth - 1, "newest")
+        many = listed // spans if listed else 1
+        made = pl.concat_str([version.cast(pl.String)] * many, separator=",")
+        rest = '"versions":[%],"ts":%' if listed else '"version":%,"tokens":%,"ts":%'
+        tokens = () if listed else (pl.col(f"tokens{nth}"),)
+        told.append(line(nth + 1, "span", rest, made, *tokens, pl.col(f"at{nth}")))
+    told.append(line(spans + 2, "finished", '"ts":%', pl.col(f"at{spans}")))
+    told.append(line(spans + 3, "trained", '"step":%', pl.col("step")))
+    loss = pl.sum_horizontal(f"tokens{nth}" for nth in range(1, spans + 1))
+    steps = (
+        lives.select("step", loss=loss, last=before + spans + 3, text=pl.concat_str(told, separator="\n"))
+        .group_by("step", maintain_order=True)
+        .agg(pl.col("text").str.join("\n"), pl.col("loss").sum(), pl.col("last").max(), members=pl.len())
+    )
+    step, started = pl.col("step"), 1.7e9 + pl.col("step") * STEP_SECONDS
+    closing = '{"kind":"step","n":%,"step":%,"version":%,"started":%,"ended":%,"trajectories":%,"loss_tokens":%}'
+    syncing = '{"kind":"sync","n":%,"version":%,"ts":%}'
+    closed = _filled(closing, pl.col("last") + 1, step, step, started, started + 8, pl.col("members"), pl.col("loss"))
+    synced = _filled(syncing, pl.col("last") + 2, step + 1, started + 9)
+    return steps.select(text=pl.concat_str("text", closed, synced, separator="\n"))["text"]
+
+
+def _filled(template: str, *values: pl.Expr) -> pl.Expr:
+    """Put values where the template has a percent sign."""
+    first, *rest = template.split("%")
+    parts = [pl.lit(first)]
+    for value, text in zip(values, rest, strict=True):
+        parts += [value.cast(pl.String), pl.lit(text)]
+    return pl.concat_str(parts)
 
 
 def main() -> None:
@@ -92,7 +126,7 @@ def main() -> None:
         trajectories = max(options.tokens_listed // listed, 1)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", encoding="utf-8") as out:
-        out.writelines(lines(trajectories, options.spans, listed, options.seed))
+        out.writelines(texts(trajectories, options.spans, listed, options.seed))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,9 @@ class RunFiles:
             size += len(chunk)
         return Piece(source, 0, size, 1, digest.hexdigest())
 
-    def split(self, source: str, target_bytes: int = 64 << 20) -> Iterator[Piece]:
+    def split(
+        self, source: str, target_bytes: int = 64 << 20, *, begins: re.Pattern[bytes] | None = None
+    ) -> Iterator[Piece]:
         """Cut a file of lines into pieces of about ``target_bytes`` that begin and end at line boundaries.
 
         Of a file of few such pieces they are smaller, down to a quarter, so that several cores share the work evenly.
@@ -192,10 +194,14 @@ class RunFiles:
         pieces. An unterminated last line is a piece of its own. A compressed file is one piece; so is an object that a
         URL names, up to ``target_bytes``, so that it is fetched only once. A piece is yielded as soon as its bytes are
         hashed, so that it can be read while the next one is looked for.
+
+        ``begins`` is for lines that are understood beside earlier ones: what is found in a line from which on nothing
+        before it matters. All pieces but the first begin with such a line, so that of a grown file the last piece is
+        read again, and an unterminated last line stays with those before it.
         """
         file = self.file(source)
         as_one = file.compressed or (is_url(file.path) and file.bytes <= target_bytes)
-        target_bytes = min(target_bytes, max(target_bytes, file.bytes) // 4)
+        target_bytes = min(target_bytes, max(target_bytes // 4, file.bytes // MANY_PIECES))
         signature, known = self.known.get(source, ("", ()))
         if signature == file.signature:
             yield from known
@@ -204,7 +210,15 @@ class RunFiles:
         found = (
             iter((self.whole(source),))
             if as_one
-            else _cut(file, _coarser([piece for piece in known if piece.end <= file.bytes], target_bytes), target_bytes)
+            else _cut(
+                file,
+                _coarser(
+                    [piece for piece in (known if begins is None else known[:-1]) if piece.end <= file.bytes],
+                    target_bytes,
+                ),
+                target_bytes,
+                begins,
+            )
         )
         for piece in found:
             pieces.append(piece)
@@ -378,8 +392,13 @@ def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:
     return [*kept, *known[-MANY_PIECES // 2 - 1 :]]
 
 
-def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece]:
-    """Walk a file once, hashing, counting lines and cutting after the newline that follows each target."""
+def _cut(
+    file: RunFile, known: list[Piece], target_bytes: int, begins: re.Pattern[bytes] | None = None
+) -> Iterator[Piece]:
+    """Walk a file once, hashing, counting lines and cutting after the newline that follows each target.
+
+    With ``begins`` the newline is one before a line in which that is found, within one chunk.
+    """
     known_ends = {piece.end: piece.digest for piece in known}
     digest = hashlib.sha256()
     start = position = last_newline = 0
@@ -388,7 +407,7 @@ def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece
     for chunk in _chunks(file):
         offset = 0
         while offset < len(chunk):
-            stop, cut = _next_stop(chunk, offset, position, start, known_ends, target_bytes)
+            stop, cut = _next_stop(chunk, offset, position, start, known_ends, target_bytes, begins)
             part = memoryview(chunk)[offset:stop]
             newline = chunk.rfind(b"\n", offset, stop)
             if newline >= 0:
@@ -402,7 +421,7 @@ def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece
             if cut and unchanged and last_newline == position > start:
                 yield Piece(file.source, start, position, first_line, digest.hexdigest(), line - first_line)
                 start, first_line = position, line
-    if start < last_newline < position:
+    if begins is None and start < last_newline < position:
         tail, part = before_last_newline
         tail.update(part)
         yield Piece(file.source, start, last_newline, first_line, tail.hexdigest(), line - first_line)
@@ -413,7 +432,13 @@ def _cut(file: RunFile, known: list[Piece], target_bytes: int) -> Iterator[Piece
 
 
 def _next_stop(
-    chunk: bytes, offset: int, position: int, start: int, known_ends: dict[int, str], target_bytes: int
+    chunk: bytes,
+    offset: int,
+    position: int,
+    start: int,
+    known_ends: dict[int, str],
+    target_bytes: int,
+    begins: re.Pattern[bytes] | None,
 ) -> tuple[int, bool]:
     """Return where in the chunk to stop next, and whether a piece may end there."""
     end = position + len(chunk) - offset
@@ -421,10 +446,19 @@ def _next_stop(
     if wanted is not None and wanted <= end:
         return offset + wanted - position, True
     if wanted is None and end - start >= target_bytes:
-        at = chunk.find(b"\n", max(offset, offset + start + target_bytes - position - 1))
+        aim = max(offset, offset + start + target_bytes - position - 1)
+        at = chunk.find(b"\n", aim) if begins is None else _line_before(chunk, aim, begins)
         if at >= 0:
             return at + 1, True
     return len(chunk), False
+
+
+def _line_before(chunk: bytes, aim: int, begins: re.Pattern[bytes]) -> int:
+    """Return where, from ``aim`` on, a line ends that one follows in which ``begins`` is found; -1 if none does."""
+    for found in begins.finditer(chunk, aim):
+        if (at := chunk.rfind(b"\n", aim, found.start())) >= 0:
+            return at
+    return -1
 
 
 def read_fully(stream: BinaryIO, size: int) -> bytes:

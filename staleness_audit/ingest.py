@@ -19,10 +19,10 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
 from threading import Lock, Thread
@@ -380,14 +380,21 @@ def _read_units(
             _read_unit(parser, run, unit, kept, key)
             counter.done(unit)
         return units, keys
-    with _pool(parser, workers) as pool:
-        futures = []
+    threads = not getattr(parser, "uses_processes", True)
+    # This process reads, too, as soon as it knows all units: the last ones, of which no other has begun.
+    with _pool(workers if threads else workers - 1, threads=threads) as pool:
+        waiting = []
         for key, unit in chain(first, todo):
             future = pool.submit(_read_unit, parser, run, unit, kept, key)
-            future.add_done_callback(lambda _, unit=unit: counter.done(unit))  # type: ignore[misc]
-            futures.append(future)
-        for future in futures:
-            future.result()
+            future.add_done_callback(partial(counter.ended, unit))
+            waiting.append((future, unit, key))
+        for future, unit, key in reversed([] if threads else waiting):
+            if future.cancel():
+                _read_unit(parser, run, unit, kept, key)
+                counter.done(unit)
+        for future, _, _ in waiting:
+            if not future.cancelled():
+                future.result()
     return units, keys
 
 
@@ -399,7 +406,7 @@ def _read_in_pool(
     futures = {}
     for key, unit in todo:
         futures[key] = pool.submit(_read_shared, shared, unit, key)
-        futures[key].add_done_callback(lambda _, unit=unit: counter.done(unit))  # type: ignore[misc]
+        futures[key].add_done_callback(partial(counter.ended, unit))
     for future in futures.values():
         future.result()
     if futures:
@@ -425,6 +432,11 @@ class _Counter:
         self._done = 0
         self._lock = Lock()
 
+    def ended(self, unit: Unit, future: Future[None]) -> None:
+        """Count a unit that somebody else was asked to read, unless that was taken back."""
+        if not future.cancelled():
+            self.done(unit)
+
     def done(self, unit: Unit) -> None:
         with self._lock:
             self._done += 1
@@ -449,9 +461,9 @@ def _parallel_from(parser: Parser) -> int:
     return PROCESSES_FROM_BYTES if getattr(parser, "uses_processes", True) else 0
 
 
-def _pool(parser: Parser, workers: int) -> Executor:
+def _pool(workers: int, *, threads: bool) -> Executor:
     """Threads for parsers whose work is done by libraries outside the interpreter lock, else processes."""
-    if not getattr(parser, "uses_processes", True):
+    if threads:
         return ThreadPoolExecutor(workers)
     # Spawned, not forked: the libraries that read here run threads of their own.
     spawn = multiprocessing.get_context("spawn")

@@ -6,6 +6,7 @@ import os
 import re
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 
@@ -66,9 +67,12 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
     candidates = strong or found
     refined = {coarse for name in candidates for coarse in known[name].card.refines}
     finest = [name for name in candidates if name not in refined]
+    if len(finest) == 1 and (others := [known[name] for name in found if name != finest[0]]):
+        beside = _beside(run, known[finest[0]], others)
+        finest, candidates = [*finest, *beside], {**candidates, **beside}
     if len(finest) == 1:
         parser = known[finest[0]]
-        if runs := several_runs(run, parser):
+        if runs := several_runs(run, parser, *(known[name] for name in candidates if name in refined)):
             raise SeveralRuns(
                 f"{run.path}: {', '.join(runs[:4])}{' ...' if len(runs) > 4 else ''} each hold {parser.name} logs of "
                 "the same names, as runs of their own do. Audit each by itself; if they are attempts of one run, say "
@@ -88,31 +92,63 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
     )
 
 
-def several_runs(run: RunFiles, parser: Parser) -> list[str]:
+def _beside(run: RunFiles, parser: Parser, others: Sequence[Parser]) -> dict[str, Detection]:
+    """What other parsers recognise beside the one folder in which all is that this one recognises.
+
+    What this one refines has files in its runs: they are another run's only if there are such in its own folder, too.
+    """
+    folders = {name: replace(run, files=tuple(files.values())) for name, files in _folders(run).items()}
+    home = [name for name, folder in folders.items() if parser.detect(folder)]
+    if len(home) != 1:
+        return {}
+    rest = replace(run, files=tuple(file for name, each in folders.items() if name != home[0] for file in each.files))
+    if parser.detect(rest):
+        return {}
+    return {
+        other.name: detection
+        for other in others
+        if (detection := other.detect(rest))
+        and (other.name not in parser.card.refines or (detection.strong and other.detect(folders[home[0]])))
+    }
+
+
+def several_runs(run: RunFiles, parser: Parser, *coarser: Parser) -> list[str]:
     """Folders side by side that look like runs of their own: the parser recognises each by files that another has too.
 
+    A folder that only a parser recognises which this one refines is a run of that one.
     What one run keeps in several folders (rollouts here, training there) has different names, but for files that are
     named by a number only, and for the folders of its steps. A parser whose launches have folders of their own says
     whether these are such.
     """
-    folders: dict[str, dict[str, RunFile]] = {}
+    folders = {
+        folder: {name: file for name, file in files.items() if not re.fullmatch(r"\d+\.\w+", name)}
+        for folder, files in _folders(run).items()
+        if folder
+    }
     above = _shared_folder(run)
-    for file in run.files:
-        folder, _, name = file.name.removeprefix(above).partition("/")
-        if name and not re.fullmatch(r"\d+\.\w+", name):
-            folders.setdefault(folder, {})[name] = file
     counts = Counter(name for files in folders.values() for name in files)
     found = []
     for folder, files in folders.items():
         shared = tuple(file for name, file in files.items() if counts[name] > 1)
-        detection = parser.detect(replace(run, files=shared)) if shared else None
-        if detection and detection.strong:
+        alone = replace(run, files=shared)
+        detected = (each.detect(alone) for each in (parser, *coarser)) if shared else ()
+        if any(detection and detection.strong for detection in detected):
             found.append(above + folder)
     if all(_OF_A_STEP.fullmatch(folder.rpartition("/")[2]) for folder in found):
         return []
     belong_together = getattr(parser, "belong_together", None)
     if len(found) < 2 or (belong_together is not None and belong_together(run, found)):
         return []
+    return found
+
+
+def _folders(run: RunFiles) -> dict[str, dict[str, RunFile]]:
+    """Files by the folder of the run that they are in ("" for none), and by their name below it."""
+    found: dict[str, dict[str, RunFile]] = {}
+    above = _shared_folder(run)
+    for file in run.files:
+        folder, slash, name = file.name.removeprefix(above).partition("/")
+        found.setdefault(folder if slash else "", {})[name or folder] = file
     return found
 
 

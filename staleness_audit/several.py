@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 from staleness_audit import plugins
 from staleness_audit.discovery import CACHE_FOLDER, discover, natural
-from staleness_audit.errors import AuditError, NothingRecognised, SeveralRuns, UnreadableInput
+from staleness_audit.errors import AuditError, NothingRecognised, SeveralFrameworks, SeveralRuns, UnreadableInput
 from staleness_audit.ingest import is_tables
 from staleness_audit.places import is_url, matching
 
@@ -60,6 +61,20 @@ def side_by_side(folder: Path) -> Side | None:
     return Side(tuple(runs), tuple(others)) if len(runs) > 1 else None
 
 
+def _told_apart(folder: Path, side: Side) -> bool:
+    """Whether runs of one framework, in a folder that holds those of others too, are no parts of one run."""
+    run = discover(folder)
+    homes: dict[str, list[Path]] = {}
+    for path in side.runs:
+        with suppress(AuditError):  # to be told when it is audited
+            homes.setdefault(plugins.choose(discover(path)).parser.name, []).append(path)
+    for name, paths in homes.items():
+        files = tuple(file for file in run.files if any(file.path.is_relative_to(path.resolve()) for path in paths))
+        if len(paths) > 1 and not plugins.several_runs(replace(run, files=files), plugins.parsers()[name]):
+            return False
+    return True
+
+
 def _runs_at(folder: Path) -> Side:
     """The folder if it is a run (or cannot be told to be none), the runs in it, or nothing."""
     if is_tables(folder):
@@ -68,7 +83,7 @@ def _runs_at(folder: Path) -> Side:
         plugins.choose(discover(folder))
     except NothingRecognised:
         return side_by_side(folder) or Side((), (folder,))
-    except SeveralRuns:
+    except (SeveralRuns, SeveralFrameworks):
         return side_by_side(folder) or Side((folder,), ())
     except AuditError:  # to be told when it is audited
         pass
@@ -94,8 +109,10 @@ def each(
         path = pending.popleft()
         try:
             yield path, work(path, alone)
-        except (SeveralRuns, NothingRecognised) as error:
+        except (SeveralRuns, SeveralFrameworks, NothingRecognised) as error:
             side = None if found is None else side_by_side(path)
+            if side is not None and isinstance(error, SeveralFrameworks) and not _told_apart(path, side):
+                side = None
             if found is None or side is None:
                 yield path, error
                 continue

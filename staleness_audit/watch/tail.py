@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,8 +48,12 @@ class NewLines(RunFiles):
         if gone := sorted(set(self.tails) - here):
             raise Rewritten(f"{gone[0]} is gone")
 
-    def split(self, source: str, target_bytes: int = 64 << 20) -> Iterator[Piece]:
-        """Pieces of the lines that are new."""
+    def split(
+        self, source: str, target_bytes: int = 64 << 20, *, begins: re.Pattern[bytes] | None = None
+    ) -> Iterator[Piece]:
+        """Pieces of the lines that are new; ``ValueError`` if earlier ones are needed to understand them."""
+        if begins is not None:
+            raise ValueError(f"{source}: a parser whose units stand alone needs no lines to begin with")
         if source not in self._pieces:
             file = self.file(source)
             self._pieces[source] = list(self._compressed(file) if file.compressed else self._grown(file, target_bytes))

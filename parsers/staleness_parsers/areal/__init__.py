@@ -20,7 +20,7 @@ No file says which step trained a trajectory: batches are put together again fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import orjson
@@ -30,7 +30,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_parsers.areal.card import CARD
-from staleness_parsers.areal.console import read_console
+from staleness_parsers.areal.console import BEGINS, read_console
 from staleness_parsers.areal.files import DUMP, survey, tells_staleness
 from staleness_parsers.areal.finish import finish_run
 from staleness_parsers.areal.records import read_dump, read_perf, read_sessions
@@ -68,22 +68,19 @@ class AReaL:
             evidence.append(f"{told.source}: the trainer's statistics of versions")
         return Detection(tuple(evidence)) if evidence else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """One unit per configuration, log, event file, piece of a JSON-lines file, and few hundred dumps."""
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
+        """One unit per configuration, event file, piece of a log or JSON-lines file, and few hundred dumps."""
         files = survey(run)
-        units = []
         if files.config:
-            units.append(Unit("config", (run.whole(files.config.source),)))
+            yield Unit("config", (run.whole(files.config.source),))
         if files.console:
-            # A log is read whole: its table of statistics belongs to the step line before it.
-            units.append(Unit("console", (run.whole(files.console.source),)))
-        units.extend(Unit("events", (run.whole(file.source),)) for file in files.events)
+            yield from (Unit("console", (piece,)) for piece in run.split(files.console.source, begins=BEGINS))
+        yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
         for kind, listed in (("sessions", files.sessions), ("perf", files.perf)):
-            units.extend(Unit(kind, (piece,)) for file in listed for piece in run.split(file.source))
+            yield from (Unit(kind, (piece,)) for file in listed for piece in run.split(file.source))
         dumps = [file for _, group in sorted(files.dumps.items()) for file in group]
         for at in range(0, len(dumps), DUMPS_PER_UNIT):
-            units.append(Unit("dumps", tuple(run.whole(file.source) for file in dumps[at : at + DUMPS_PER_UNIT])))
-        return units
+            yield Unit("dumps", tuple(run.whole(file.source) for file in dumps[at : at + DUMPS_PER_UNIT]))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what the files say; nothing here is understood without the others."""

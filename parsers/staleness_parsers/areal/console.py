@@ -63,10 +63,16 @@ _TELLING = (
 )
 _TASK_KINDS = frozenset({"submitted", "completed", "accept", "reject", "failed", "timeout", "old_submit", "old_finish"})
 _RANK = re.compile(r"[Rr]ank[ =]?(\d+)")
+BEGINS = re.compile(
+    rb"^(?:\x1b\[[\d;]*m|\[[\w-]+\s*\] +|\(AReaL\) ?| )*\d{8}-\d\d:\d\d:\d\d\.\d{3} \w+ INFO: "
+    rb"Epoch \d+/\d+ Step \d+/\d+ Train step \d+/\d+ done\.(?:\x1b\[[\d;]*m)*\r?$",
+    re.MULTILINE,
+)
+"""The line of a finished step, to which the table behind it belongs: from one on nothing before it matters."""
 
 
 def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the log of one process (or of all ranks that share a terminal)."""
+    """Stage a piece of the log of one process (or of all ranks that share a terminal)."""
     rows: list[dict[str, Any]] = []
     scalars: list[dict[str, Any]] = []
     step: int | None = None

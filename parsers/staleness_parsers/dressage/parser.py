@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -67,10 +67,11 @@ class DressageParser(SlimeParser):
                 return Detection((f"{file.source}: scalars as Dressage names them",), strong=False)
         return None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """Plan slime's units, the logs once more for Dressage's lines, and the sessions."""
-        logs = [Unit("dressage", (piece,)) for file in files.consoles(run) for piece in run.split(file.source)]
-        return [*super().plan(run), *logs, *sessions.units(run)]
+        yield from super().plan(run)
+        yield from (Unit("dressage", (piece,)) for file in files.consoles(run) for piece in run.split(file.source))
+        yield from sessions.units(run)
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one unit says."""

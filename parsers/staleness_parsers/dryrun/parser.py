@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -84,9 +84,9 @@ class DryRunParser:
             return Detection(tuple(f"{name} is named like a stream of DryRun-RL." for name in names[:5]), strong=False)
         return None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of a stream and per configuration and console file."""
-        return streams.units(run)
+        yield from streams.units(run)
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one unit says."""

@@ -164,15 +164,13 @@ def _folder(path: PurePosixPath) -> str:
     return "" if str(path) == "." else str(path)
 
 
-def units(run: RunFiles) -> list[Unit]:
+def units(run: RunFiles) -> Iterator[Unit]:
     """One unit per piece of a stream and per configuration and console file."""
     found = find(run)
-    planned: list[Unit] = []
     for folder, kind, file in found.streams:
-        planned += [Unit(kind, (piece,), {"folder": folder}) for piece in run.split(file.source)]
-    planned += [Unit("config", (run.whole(file.source),)) for file in found.configs]
-    planned += [Unit("console", (piece,)) for file in found.consoles for piece in run.split(file.source)]
-    return planned
+        yield from (Unit(kind, (piece,), {"folder": folder}) for piece in run.split(file.source))
+    yield from (Unit("config", (run.whole(file.source),)) for file in found.configs)
+    yield from (Unit("console", (piece,)) for file in found.consoles for piece in run.split(file.source))
 
 
 def read(unit: Unit, run: RunFiles, sink: Sink) -> None:

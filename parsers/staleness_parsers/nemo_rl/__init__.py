@@ -18,13 +18,13 @@ its number only says how far admission may lead. ``card`` says it mode by mode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.nemo_rl import files, inputs
 from staleness_parsers.nemo_rl.card import CARD
-from staleness_parsers.nemo_rl.console import read_console
+from staleness_parsers.nemo_rl.console import BEGINS, read_console
 from staleness_parsers.nemo_rl.finish import finish_run
 from staleness_parsers.nemo_rl.folders import are_launches
 
@@ -56,17 +56,18 @@ class NemoRL:
         """Tell launches of one run, which have folders of their own, from runs that share nothing but a parent."""
         return are_launches(run, folders)
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """One unit per file."""
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
+        """One unit per piece of a console and per other file."""
         found = files.survey(run)
+        for file in found.consoles:
+            yield from (Unit("console", (piece,)) for piece in run.split(file.source, begins=BEGINS))
         kinds = {
-            "console": found.consoles,
             "events": found.scalars,
             "rows": found.rows,
             "settings": found.configs,
             "buffer": found.buffers,
         }
-        return [Unit(kind, (run.whole(file.source),)) for kind, listed in kinds.items() for file in listed]
+        yield from (Unit(kind, (run.whole(file.source),)) for kind, listed in kinds.items() for file in listed)
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""

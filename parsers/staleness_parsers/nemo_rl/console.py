@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -120,6 +120,11 @@ _METRICS: Final = re.compile(
     r"global_valid_(?:toks|seqs)$|(?:evicted|aborted)_stale_\w+_groups$|(?:dropped|promoted|replaced)_prompt_groups$"
     r"|num_masked_seqs_by_logprob_error$|(?:avg|max)_trajectory_age$|loss$"
 )
+BEGINS: Final = re.compile(
+    rb"^(?:\x1b\[[\d;]*m)*=+ Step \d+/\d+ =+\r?$|\btrain step \d+/\d+[ \t]+trainer_v=", re.MULTILINE
+)
+"""Where a console may be cut: results mean the step in the last line of this kind. What else a line means beside
+earlier ones, ``carried`` restores."""
 _TRAINING: Final = {"step", "metrics", "closing", "selected", "consumed"}
 _FATES: Final = {"evicted", "aborted", "evicting"}
 _HARMLESS: Final = {"updated", "wait", "waiting", "time", "waited", "in_flight", "drain", "age"}
@@ -131,7 +136,7 @@ def worth_keeping(name: str) -> bool:
 
 
 def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the telling lines of a console log; report what is folded, damaged or cut."""
+    """Stage the telling lines of a piece of a console log; report what is folded, damaged or cut."""
     reader = _Reader(piece.source, run.file(piece.source).name, sink)
     rows: list[Row] = []
     try:
@@ -149,8 +154,39 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
             line=damage.line,
             opens="training",
         )
+    rows.extend(reader.left())
     if rows:
         sink.write("nemo_lines", pl.DataFrame(rows, schema=LINES))
+
+
+def carried(rows: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows of all pieces, in their order, as one reader of the whole logs would have staged them."""
+    headers: dict[str, int] = {}
+    listed: dict[tuple[str, int | None], str] = {}
+    sizes: dict[tuple[str, int | None], int] = {}
+    for row in rows:
+        kind, buffer = row["kind"], (row["source"], row["pid"])
+        if kind == "header":
+            if headers.get(row["source"]) == row["a"]:
+                continue
+            headers[row["source"]] = row["a"]
+        elif kind == "listed":
+            listed[buffer] = row["text"]
+            continue
+        elif kind == "selected":
+            left = listed.pop(buffer, "")
+            row["text"] += left if row["d"] is None else ""
+        elif kind == "consumed":
+            sizes[buffer] = row["c"]
+        elif kind == "state":
+            size = None if row["text"] is None else len(numbers(row["text"].split("|")[0]))
+            before = sizes.get(buffer)
+            if size is None:
+                size = (before or 0) + 1
+            elif before is not None and size == before + 1:
+                row["text"] = None
+            sizes[buffer] = size
+        yield row
 
 
 class _Reader:
@@ -163,7 +199,8 @@ class _Reader:
         self._pid = found[1] if found else None
         self._header: int | None = None
         self._size: dict[int | None, int] = {}
-        self._listed: dict[int | None, str] = {}
+        self._listed: dict[int | None, tuple[int, str]] = {}
+        self._known: set[int | None] = set()  # whose listing this piece has told
 
     def read(self, number: int, raw: str, cut: bool) -> Iterator[Row]:
         """Yield the row of a line, if it says something."""
@@ -190,11 +227,17 @@ class _Reader:
         if self._complete(row, groups, number):
             yield row
 
+    def left(self) -> Iterator[Row]:
+        """Yield listings that nothing in the piece came back to."""
+        for pid, (line, text) in self._listed.items():
+            yield {"source": self._source, "line": line, "pid": pid, "kind": "listed", "text": text}
+
     def _complete(self, row: Row, groups: Mapping[str, str | None], number: int) -> bool:
         """Fill in what needs memory; return whether the row is kept."""
         kind, pid = row["kind"], row["pid"]
         if kind == "listed":
-            self._listed[pid] = row["text"]
+            self._listed[pid] = (number, row["text"])
+            self._known.add(pid)
             return False
         if kind == "traceback":
             return pid is None  # an actor may go on after one
@@ -205,7 +248,8 @@ class _Reader:
         elif kind in {"results", "age"}:
             row["a"] = self._header
         elif kind == "selected":
-            row["text"] = f"{row['text']}|{self._listed.pop(pid, '')}"
+            row["text"] = f"{row['text']}|{self._listed.pop(pid, (0, ''))[1]}"
+            row["d"] = 1 if pid in self._known else None
         elif kind == "consumed":
             self._size[pid] = row["c"]
         elif kind == "state":

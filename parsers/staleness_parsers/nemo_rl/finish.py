@@ -12,6 +12,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
 from staleness_parsers.nemo_rl import buffered, files, settings, single
+from staleness_parsers.nemo_rl.console import carried
 from staleness_parsers.nemo_rl.launches import Launch, captures, gather
 from staleness_parsers.nemo_rl.rows import Row, Rows
 
@@ -32,7 +33,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     saved = _rows(staged, "nemo_saved", "source", "index")
     exps = [exp for exp in _column(staged, "nemo_rows", "exp") if exp]
     launches = gather(
-        captures(_rows(staged, "nemo_lines", "source", "line"), names),
+        captures(carried(_rows(staged, "nemo_lines", "source", "line")), names),
         _rows(staged, "nemo_scalars", "source", "record"),
         exps,
         names,

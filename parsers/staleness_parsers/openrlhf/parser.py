@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import orjson
@@ -55,11 +55,11 @@ class OpenRLHF:
             return Detection(tuple(strong))
         return Detection(tuple(weak), strong=False) if weak else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of a console log, per event file and per file of settings."""
-        units = [Unit("console", (piece,)) for file in _consoles(run) for piece in run.split(file.source)]
-        units += [Unit("events", (run.whole(file.source),)) for file in scalar_files(run)]
-        return [*units, *(Unit("settings", (run.whole(file.source),)) for file in _settings_files(run))]
+        yield from (Unit("console", (piece,)) for file in _consoles(run) for piece in run.split(file.source))
+        yield from (Unit("events", (run.whole(file.source),)) for file in scalar_files(run))
+        yield from (Unit("settings", (run.whole(file.source),)) for file in _settings_files(run))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing is understood without the others."""

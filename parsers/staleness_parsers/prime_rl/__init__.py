@@ -60,21 +60,19 @@ class PrimeRL:
                 break
         return Detection(tuple(evidence)) if evidence else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per configuration, log and piece of a JSON-lines file."""
         files = survey(run)
-        units = []
         if files.config:
-            units.append(Unit("config", (run.whole(files.config[0].source),), {"syntax": files.config[1]}))
+            yield Unit("config", (run.whole(files.config[0].source),), {"syntax": files.config[1]})
         for log in files.logs:
             # A log is read whole: its days are counted from its first line.
             about = {"process": log.process, "attempt": log.attempt}
-            units.append(Unit("log", (run.whole(log.file.source),), about))
+            yield Unit("log", (run.whole(log.file.source),), about)
         for file in files.metrics:
-            units.extend(Unit("metrics", (piece,)) for piece in run.split(file.source))
-        units.extend(Unit("offline", (run.whole(file.source),)) for file in files.offline)
-        units.extend(Unit("traces", pieces) for pieces in _bundles(run, files.traces))
-        return units
+            yield from (Unit("metrics", (piece,)) for piece in run.split(file.source))
+        yield from (Unit("offline", (run.whole(file.source),)) for file in files.offline)
+        yield from (Unit("traces", pieces) for pieces in _bundles(run, files.traces))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""

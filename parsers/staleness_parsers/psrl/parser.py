@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from staleness_audit.discovery import Piece, RunFile, RunFiles
@@ -40,21 +40,18 @@ class Psrl:
                 clues.append(f"{file.source}: lines of PSRL's components")
         return Detection(tuple(clues)) if clues else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of a log or dump; the texts of trajectories go by folder."""
-        units = [Unit("settings", (run.whole(file.source),)) for file in _configs(run)]
-        for file in run.match("route_trace.log"):
-            units += [Unit("route", (piece,)) for piece in run.split(file.source)]
-        for file in components.files(run):
-            units += [Unit("component", (piece,)) for piece in run.split(file.source)]
-        for file in _consoles(run):
-            units += [Unit("console", (piece,)) for piece in run.split(file.source)]
+        yield from (Unit("settings", (run.whole(file.source),)) for file in _configs(run))
+        logs = {"route": run.match("route_trace.log"), "component": components.files(run), "console": _consoles(run)}
+        for kind, files in logs.items():
+            yield from (Unit(kind, (piece,)) for file in files for piece in run.split(file.source))
         for file, step in _dumps(run):
-            units.append(Unit("rollouts", (run.whole(file.source),), {"step": step}))
+            yield Unit("rollouts", (run.whole(file.source),), {"step": step})
         folders: dict[str, list[Piece]] = defaultdict(list)
         for file in _texts(run):
             folders[file.name.rsplit("/", 1)[0]].append(run.whole(file.source))
-        return [*units, *(Unit("texts", tuple(pieces)) for pieces in folders.values())]
+        yield from (Unit("texts", tuple(pieces)) for pieces in folders.values())
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one unit says; nothing is understood without the others."""

@@ -15,7 +15,7 @@ window counts steps and not weights, and the true limit is ``ceil(R) + F - 1``. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
@@ -41,17 +41,16 @@ class Roll:
         evidence = clues(run, survey(run))
         return Detection(tuple(evidence)) if evidence else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of a trace file and per other file; files of steps go together."""
         found = survey(run)
-        units = [Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source)]
+        yield from (Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source))
         batches = (("pickle", found.pickles), ("dump", found.dumps), ("appended", found.appended))
         for kind, files in (*batches, ("board", found.boards)):
-            units.extend(Unit(kind, pieces) for pieces in run.bundles(files))
+            yield from (Unit(kind, pieces) for pieces in run.bundles(files))
         single = (("console", found.consoles), ("state", found.states), ("events", found.events))
         for kind, files in (*single, ("settings", found.settings)):
-            units.extend(Unit(kind, (run.whole(file.source),)) for file in files)
-        return units
+            yield from (Unit(kind, (run.whole(file.source),)) for file in files)
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""

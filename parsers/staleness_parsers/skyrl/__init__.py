@@ -22,7 +22,7 @@ are at most 1 old. ``card`` says it mode by mode.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
@@ -56,17 +56,17 @@ class SkyRL:
         dialect = next((found for head in heads if (found := dialect_of(head))), None)
         return Detection(tuple(evidence), dialect=dialect) if evidence else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per file, for records of a log mean something only after those before them; batches go together."""
         files = survey(run)
-        units = [Unit("console", (run.whole(file.source),)) for file in files.consoles]
-        units += [Unit("events", (run.whole(file.source),)) for file in files.events]
-        units += [Unit("offline", (run.whole(file.source),)) for file in files.offline]
+        yield from (Unit("console", (run.whole(file.source),)) for file in files.consoles)
+        yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
+        yield from (Unit("offline", (run.whole(file.source),)) for file in files.offline)
         steps = {file.source: step for file, step in files.dumps}
         for pieces in run.bundles(file for file, _ in files.dumps):
-            units.append(Unit("dumps", pieces, {"steps": [steps[piece.source] for piece in pieces]}))
-        units += [Unit("checkpoint", (run.whole(file.source),), {"step": step}) for file, step, _ in files.checkpoints]
-        return units
+            yield Unit("dumps", pieces, {"steps": [steps[piece.source] for piece in pieces]})
+        for file, step, _ in files.checkpoints:
+            yield Unit("checkpoint", (run.whole(file.source),), {"step": step})
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
 import polars as pl
@@ -49,30 +49,28 @@ class SlimeParser:
         weak += [f"{dump.source}: a checkpoint of slime's data source" for dump in found if dump.kind == "dataset"][:1]
         return Detection(tuple(weak[:5]), strong=False) if weak else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per rollout id (its dumps), per evaluation dump, per piece of a console log, per event file."""
         found = list(files.dumps(run))
         home = files.roots(found)
         batches: dict[tuple[str, int], dict[str, list[str]]] = {}
-        units: list[Unit] = []
         for dump in found:
             if dump.kind in {"rollout", "train"}:
                 parts = batches.setdefault((home[dump.source], dump.rollout), {"rollout": [], "train": []})
                 parts[dump.kind].append(dump.source)
             else:
                 options = {"rollout": dump.rollout, "source": dump.source}
-                units.append(Unit(dump.kind, (run.whole(dump.source),), options))
+                yield Unit(dump.kind, (run.whole(dump.source),), options)
         for (root, rollout), parts in sorted(batches.items(), key=lambda item: (item[0][1], item[0][0])):
             for at, source in enumerate(parts["rollout"][1:], 1):  # a second dump of the same id in the same folder
                 options = {"root": f"{root}#{at}", "rollout": rollout, "rollout_dumps": [source], "train": []}
-                units.append(Unit("batch", (run.whole(source),), options))
+                yield Unit("batch", (run.whole(source),), options)
             sources = [*parts["rollout"][:1], *parts["train"]]
             options = {"root": root, "rollout": rollout, "rollout_dumps": parts["rollout"][:1], "train": parts["train"]}
-            units.append(Unit("batch", tuple(run.whole(source) for source in sources), options))
+            yield Unit("batch", tuple(run.whole(source) for source in sources), options)
         for file in files.consoles(run):
-            units += [Unit("console", (piece,)) for piece in run.split(file.source)]
-        units += [Unit("events", (run.whole(file.source),)) for file in scalar_files(run)]
-        return units
+            yield from (Unit("console", (piece,)) for piece in run.split(file.source))
+        yield from (Unit("events", (run.whole(file.source),)) for file in scalar_files(run))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one unit says."""

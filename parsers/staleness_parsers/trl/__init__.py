@@ -16,7 +16,7 @@ s + 1 (fixed count, G = 1), which is trained one version later; trackio's ``step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
@@ -40,17 +40,15 @@ class TRL:
         strong, weak = clues(run, survey(run))
         return Detection(tuple(strong + weak), strong=bool(strong)) if strong or weak else None
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """One unit per file; a database and its write-ahead log are one."""
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
+        """One unit per file and piece of a log; a database and its write-ahead log are one."""
         files = survey(run)
-        units = [Unit("state", (run.whole(file.source),)) for file, _ in files.states]
-        units += [Unit("rollout", (run.whole(file.source),), {"step": step}) for file, step in files.rollouts]
-        units += [Unit("events", (run.whole(file.source),)) for file in files.events]
-        units += [
-            Unit("trackio", tuple(run.whole(one.source) for one in _with_wal(run, file))) for file in files.databases
-        ]
-        units += [Unit("console", (run.whole(file.source),)) for file in files.consoles]
-        return units
+        yield from (Unit("state", (run.whole(file.source),)) for file, _ in files.states)
+        yield from (Unit("rollout", (run.whole(file.source),), {"step": step}) for file, step in files.rollouts)
+        yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
+        for file in files.databases:
+            yield Unit("trackio", tuple(run.whole(one.source) for one in _with_wal(run, file)))
+        yield from (Unit("console", (piece,)) for file in files.consoles for piece in run.split(file.source))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""

@@ -29,7 +29,7 @@ LINES: Final = pa.schema(
         ("document", pa.string()),
     ]
 )
-"""Staged ``trl_console``: one row per message. ``seq`` orders the messages of a file; ``ts`` is seconds since 1970 if
+"""Staged ``trl_console``: one row per message. ``seq`` orders the messages of a line; ``ts`` is seconds since 1970 if
 the log's clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of), drop (staleness, bound), oversize
 (tokens, budget), score (queue size, rows), worker (generations per prompt, slots), derived (bound, samples per step).
 """
@@ -67,16 +67,15 @@ _BOX = "│┃├┌└╭╰┏┡╮╯"
 
 
 def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the messages of one log."""
+    """Stage the messages of a piece of a log."""
     rows = Writer(sink, "trl_console", LINES)
-    seq = 0
     try:
         for line, text, cut in telling_lines(run, piece, _TELLING):
             # A progress bar rewrites its line: what stands between carriage returns was printed one after the other.
-            for segment in text.split("\r"):
-                for row in _messages(segment, cut, line, piece.source, sink):
-                    rows.add({"source": piece.source, "line": line, "seq": seq, **row})
-                    seq += 1
+            segments = text.split("\r")
+            told = (row for segment in segments for row in _messages(segment, cut, line, piece.source, sink))
+            for seq, row in enumerate(told):
+                rows.add({"source": piece.source, "line": line, "seq": seq, **row})
     except DamagedStream as error:
         damage(sink, "console", piece.source, str(error), line=error.line)
     rows.flush()

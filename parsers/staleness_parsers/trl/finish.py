@@ -34,7 +34,7 @@ _AHEAD = ("sample/staleness_max", "sample/staleness_mean", "sample/dropped_stale
 def finish_run(staged: Staged, sink: Sink, checkpoints: set[int]) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     records = _rows(staged, "trl_records", "origin", "source", "seq")
-    log = _rows(staged, "trl_console", "source", "seq")
+    log = _rows(staged, "trl_console", "source", "line", "seq")
     traces = _rows(staged, "trl_traces", "ts", "log_id", "trace_index")
     records, traces, configs = _one_run(records, traces, _rows(staged, "trl_configs", "origin", "source", "part"), sink)
     settings = settings_from(configs, log)

@@ -22,7 +22,7 @@ and converts into no bound; 0 is strict at 0. One step off: 1, by construction. 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -86,21 +86,21 @@ class Verl:
         """Batches of the rollout cache have a folder each, named by number, in one that names their sizes."""
         return all(re.fullmatch(r"(?:.*/)?GBS\d+_[^/]*/\d+", folder) for folder in folders)
 
-    def plan(self, run: RunFiles) -> Sequence[Unit]:
-        """One unit per file, except that a checkpoint and its storage units are one."""
+    def plan(self, run: RunFiles) -> Iterator[Unit]:
+        """One unit per file and piece of a log, except that a checkpoint and its storage units are one."""
         files = survey(run)
         names = {file.name: file.source for file in run.files}
-        units = []
         for file in files.configs:
             beside = names.get(file.name.removesuffix("config.yaml") + "hydra.yaml")
-            units.append(Unit("config", tuple(run.whole(source) for source in (file.source, beside) if source)))
-        # A console is read whole: the configuration at its head spans many lines.
-        units += [Unit("console", (run.whole(file.source),)) for file in files.consoles]
+            yield Unit("config", tuple(run.whole(source) for source in (file.source, beside) if source))
+        for file in files.consoles:
+            yield from (Unit("console", (piece,)) for piece in run.split(file.source, begins=console.BEGINS))
         for file in files.metrics:
-            units += [Unit("metrics", (piece,)) for piece in run.split(file.source)]
-        units += [Unit("events", (run.whole(file.source),), {"source": file.source}) for file in files.events]
+            yield from (Unit("metrics", (piece,)) for piece in run.split(file.source))
+        for file in files.events:
+            yield Unit("events", (run.whole(file.source),), {"source": file.source})
         for entry in files.rollouts:
-            units += [Unit("rollout", (piece,), {"step": entry.number}) for piece in run.split(entry.file.source)]
+            yield from (Unit("rollout", (piece,), {"step": entry.number}) for piece in run.split(entry.file.source))
         for entry in files.checkpoints:
             folder = entry.file.name.rsplit("/", 1)[0]
             storage = [
@@ -109,22 +109,13 @@ class Verl:
                 if file.name.startswith(f"{folder}/simple_storage/") and file.name.endswith(".pkl")
             ]
             pieces = tuple(run.whole(source) for source in (entry.file.source, *storage))
-            units.append(
-                Unit("checkpoint", pieces, {"source": entry.file.source, "step": entry.number, "storage": storage})
-            )
+            yield Unit("checkpoint", pieces, {"source": entry.file.source, "step": entry.number, "storage": storage})
         for entry in files.batches:
-            units.append(
-                Unit(
-                    "batch",
-                    (run.whole(entry.file.source),),
-                    {"source": entry.file.source, "step": entry.number, "part": entry.part},
-                )
-            )
+            options = {"source": entry.file.source, "step": entry.number, "part": entry.part}
+            yield Unit("batch", (run.whole(entry.file.source),), options)
         for entry in files.groups:
-            units.append(
-                Unit("group", (run.whole(entry.file.source),), {"source": entry.file.source, "feed": entry.number})
-            )
-        return units
+            options = {"source": entry.file.source, "feed": entry.number}
+            yield Unit("group", (run.whole(entry.file.source),), options)
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""
@@ -148,7 +139,7 @@ class Verl:
         """Join the units: launches first, then the steps of the trainer that ran."""
         files = survey(run)
         records = near(_rows(staged, metrics.TABLE), "step", None, sink)
-        messages = _rows(staged, console.TABLE)
+        messages = console.told(_rows(staged, console.TABLE))
         for kind in ("micro", "dumped", "sync"):
             messages = near(messages, "a", kind, sink)
         configs = choose(_rows(staged, CONFIG_TABLE))

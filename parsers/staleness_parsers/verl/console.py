@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import polars as pl
@@ -61,11 +62,17 @@ _MESSAGES: Final[dict[str, tuple[str, re.Pattern[str]]]] = {
     "full": ("Queue full", re.compile(r"Queue full, dropped sample")),
 }
 """A word that a message of each kind holds, and its pattern."""
+_RECORD: Final = r"\bstep:\d+ - "
+BEGINS: Final = re.compile(_RECORD.encode())
+"""A metric record, which no configuration goes on beyond: from one on nothing before it matters."""
+_RECORDED: Final = re.compile(_RECORD)
+_MET: Final = "met"
+"""Kind of the first message of a process in a piece."""
 _MAIN_ACTORS: Final = ("TaskRunner", "FullyAsyncTaskRunner", "OneStep", "main_task")
 
 
 def stage_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the messages, metric records and the configuration of a console log."""
+    """Stage the messages, metric records and the configuration of a piece of a console log."""
     reader = _Reader(piece.source, sink)
     try:
         for number, text, _ in numbered_lines(run, piece):
@@ -102,6 +109,8 @@ class _Reader:
         self._speakers.add(speaker)
         line = undecorate(raw)
         text, pid = line.text, line.pid
+        if self._config is not None and _RECORDED.search(raw):
+            self._config = None
         if pid is not None:
             self._meet(number, pid, line.actor or "")
         if text.startswith("{'"):
@@ -115,8 +124,7 @@ class _Reader:
     def _meet(self, number: int, pid: int | None, actor: str) -> None:
         if pid is not None and actor and pid not in self._pids:
             self._pids[pid] = actor
-            if actor.startswith(_MAIN_ACTORS):
-                self._message(number, pid, "launch", {"text": actor})
+            self._message(number, pid, _MET, {"text": actor})
 
     def _extend_config(self, text: str) -> None:
         """Another process' warning may stand between the lines: what does not continue a dictionary is left out."""
@@ -164,6 +172,20 @@ class _Reader:
             )
         if self._records:
             self._sink.write(metrics.TABLE, pl.DataFrame(self._records, schema=metrics.ROWS))
+
+
+def told(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages of all pieces; of those processes that were met in each, the trainers' first lines."""
+    met = set()
+    found = []
+    for message in messages:
+        if message["kind"] != _MET:
+            found.append(message)
+        elif (who := (message["source"], message["pid"])) not in met:
+            met.add(who)
+            if message["text"].startswith(_MAIN_ACTORS):
+                found.append({**message, "kind": "launch"})
+    return found
 
 
 def _groups(found: re.Match[str]) -> list[tuple[str | None, str | None]]:
