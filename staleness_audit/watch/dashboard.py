@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +20,6 @@ from staleness_audit.report.terminal.words import (
     count,
     duration,
     interval,
-    number,
     percent_interval,
     place,
     plain,
@@ -75,13 +76,15 @@ def _facts(state: State, glyphs: Glyphs) -> Table:
     in_flight, queued = (interval(count, glyphs) for count in state.under_way)
     largest, limit = interval(data["staleness"]["max"], glyphs), "not known" if bound is None else str(bound)
     trained, generated = (data["tokens"][name] for name in ("trained", "generated"))
+    trained_rate = _rate(state.trained_per_s, trained, glyphs)
+    generated_rate = _rate(state.generated_per_s, generated, glyphs)
     pairs = [
         ("step", step),
         ("largest", f"{largest}, the bound is {limit}"),
         ("in flight", f"{in_flight} being generated, {queued} waiting to be trained"),
         ("trained", f"{count(trained, 'token', glyphs)} of {interval(generated, glyphs)}"),
         ("waste", percent_interval(data["waste"]["ratio"], glyphs)),
-        ("speed", f"{_rate(state.generated_per_s)} generated, {_rate(state.trained_per_s)} trained (last minute)"),
+        ("speed", f"{generated_rate} generated, {trained_rate} trained (last minute)"),
     ]
     if bound is not None:
         proven = data["violations"]
@@ -95,8 +98,12 @@ def _facts(state: State, glyphs: Glyphs) -> Table:
     return grid
 
 
-def _rate(tokens: float | None) -> str:
-    return "?" if tokens is None else f"{number(round(tokens))} tokens/s"
+def _rate(per_second: float | None, tokens: Mapping[str, Any], glyphs: Glyphs) -> str:
+    """What is known of a rate: at least so much where the tokens are open above."""
+    if per_second is None:
+        return "?"
+    known = round(per_second)
+    return f"{interval({'lo': known, 'hi': known if tokens['hi'] is not None else None}, glyphs)} tokens/s"
 
 
 def _over_time(state: State, glyphs: Glyphs) -> Table:
