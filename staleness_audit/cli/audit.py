@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -117,7 +120,7 @@ def audit(
     ray_address: RayAddressOption = None,
 ) -> None:
     """Audit runs: verdict, violations with their log lines, cost, throughput; the exit code is the gate."""
-    with errors():
+    with errors(), _uncollected():
         set_limits(memory, threads, temp_dir)
         from staleness_audit.api import audit as run_audit
         from staleness_audit.check.baseline import Baseline
@@ -182,3 +185,13 @@ def audit(
         except BrokenPipeError:  # whoever stopped reading still gets the exit code
             drop_output()
     raise typer.Exit(next(code for code in EXIT_ORDER if code in codes))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Leave out the search for garbage in cycles: libraries make many objects, which stay, and an audit makes few."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -47,8 +47,8 @@ def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
         # The header's keys are its own; without it most pieces need few columns.
         headed = header_of(first) is not None
         first_line = piece.first_line + headed
-        begun = b"" if headed else first
-        values = _survey_bytes(chain((begun,), _blocks(stream, piece.end - piece.start - len(first))), part)
+        size = piece.end - piece.start - (len(first) if headed else 0)
+        values = _survey_bytes(_copied(b"" if headed else first, stream, size, part))
         part.flush()
         lines = piece.lines - headed if piece.lines else values.lines
         if values.spaced:
@@ -147,8 +147,9 @@ class _Values(NamedTuple):
     """What the bytes tell of the lines of a piece, where every ``":`` is taken for the end of a key.
 
     How many lines there are; how many values are given (not null), are texts, truths, lists; whether there are quotes
-    besides those of keys and texts, and whether a space may lie between a key and its colon, so that these figures miss
-    it. ``columns``: those of the keys that a sample of the lines has, and the kind.
+    besides those of keys and texts; whether a space may lie between a key and its colon, so that these figures miss it;
+    whether ``true`` or ``false`` may be in a list. ``columns``: those of the keys that a sample of the lines has, and
+    the kind.
     """
 
     lines: int
@@ -158,31 +159,35 @@ class _Values(NamedTuple):
     lists: int
     other_quotes: bool
     spaced: bool
+    words_in_lists: bool
     columns: dict[str, str]
 
 
 _BLOCK = 1 << 18
 _SAMPLE = 1 << 12
+_BEFORE_ITEM = np.frombuffer(b"[, \t", dtype=np.uint8)
 
 
-def _blocks(stream: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield the next bytes of a stream in blocks that stay in the processor's cache while they are looked at."""
-    while block := stream.read(min(size, _BLOCK)):
+def _copied(begun: bytes, stream: BinaryIO, size: int, copy: IO[bytes]) -> Iterator[bytes]:
+    """Copy ``size`` bytes, those begun and the next of a stream, in blocks that the processor's cache holds meanwhile."""
+    block = begun or stream.read(min(size, _BLOCK))
+    while block:
+        copy.write(block)
         yield block
         size -= len(block)
+        block = stream.read(min(size, _BLOCK))
 
 
-def _survey_bytes(blocks: Iterable[bytes], copy: IO[bytes]) -> _Values:
-    """Look at all bytes once while they are copied."""
+def _survey_bytes(blocks: Iterable[bytes]) -> _Values:
+    """Look at all bytes once."""
     starts = np.zeros(256, dtype=np.int64)
     lines = quotes = 0
-    spaced = False
+    spaced = words_in_lists = False
     unseen = {f'"{name}":'.encode(): name for name in COLUMNS if name != "kind"}
     seen = {"kind"}
     last = b"   "
-    for block in chain(blocks, (b"   ",)):
-        copy.write(block)
-        sample = block[:_SAMPLE] if copy.tell() > _BLOCK else block
+    for number, block in enumerate(chain(blocks, (b"   ",))):
+        sample = block[:_SAMPLE] if number else block
         for key in [key for key in unseen if key in sample]:
             seen.add(unseen.pop(key))
         # A key is looked at with the block that holds the three characters after it.
@@ -195,6 +200,9 @@ def _survey_bytes(blocks: Iterable[bytes], copy: IO[bytes]) -> _Values:
         keys = np.flatnonzero(quoted & colons)
         first = window[keys + 2]
         starts += np.bincount(np.where(first == ord(" "), window[keys + 3], first), minlength=256)
+        if starts[ord("[")]:
+            words = np.flatnonzero((window[1:-2] == ord("t")) | (window[1:-2] == ord("f")))
+            words_in_lists = words_in_lists or bool(np.isin(window[words], _BEFORE_ITEM).any())
     texts, true, false, lists, null = (int(starts[ord(start)]) for start in '"tf[n')
     return _Values(
         lines=lines,
@@ -204,6 +212,7 @@ def _survey_bytes(blocks: Iterable[bytes], copy: IO[bytes]) -> _Values:
         lists=lists,
         other_quotes=quotes != 2 * (int(starts.sum()) + texts),
         spaced=spaced,
+        words_in_lists=words_in_lists,
         columns={name: KIND if name == "kind" else kind for name, kind in COLUMNS.items() if name in seen},
     )
 
@@ -219,8 +228,9 @@ def _converted(copy: IO[bytes], values: _Values, survey: _Survey) -> bool:
     if not values.lists or values.other_quotes:
         return values.lists > 0
     with mmap.mmap(copy.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        truths = any(data.find(word) >= 0 for word in (b"true", b"false"))
-        return _FRACTION_IN_LIST.search(data) is not None or (truths and _TRUTH_IN_LIST.search(data) is not None)
+        return _FRACTION_IN_LIST.search(data) is not None or (
+            values.words_in_lists and _TRUTH_IN_LIST.search(data) is not None
+        )
 
 
 _FRACTION_IN_LIST = re.compile(rb"\.[0-9eE+-]*\s*(?:\]|,\s*[-0-9])")

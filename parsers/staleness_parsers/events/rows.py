@@ -136,13 +136,13 @@ def write_version_lists(connection: duckdb.DuckDBPyConnection, sink: Sink) -> No
     assert isinstance(frame, pl.DataFrame)
     source = _source(connection)
     runs = _runs(frame["versions"])
-    bad = runs.filter(pl.col("version").is_null() | (pl.col("version") < 0))["row"].unique()
+    bad = runs.filter(pl.col("version").is_null() | (pl.col("version") < 0))["row"].unique().sort()
     for line in frame[bad.to_list()]["line"].to_list():
         diagnose_event("a version in its list is null or negative", source, line, sink)
-    lengths = frame.select(pl.col("versions").list.len().cast(pl.Int64).alias("all_tokens"))["all_tokens"]
-    spans = runs.filter(~pl.col("row").is_in(bad.implode())).join(
-        frame.drop("versions").with_columns(lengths).with_row_index("row"), on="row", how="left", maintain_order="left"
-    )
+    if len(bad):
+        runs = runs.filter(~pl.col("row").is_in(bad.implode()))
+    lines = frame.with_columns(pl.col("versions").list.len().cast(pl.Int64).alias("all_tokens")).drop("versions")
+    spans = pl.concat([runs, lines[runs["row"]]], how="horizontal")
     others = pl.col("all_tokens") - pl.col("tokens")
     counted = pl.when(pl.col("loss_tokens").is_not_null())
     sink.write(
@@ -175,15 +175,15 @@ def _runs(lists: pl.Series) -> pl.DataFrame:
     ends = lists.list.len().cast(pl.Int64).cum_sum()
     values = lists.explode(empty_as_null=False)
     changes = values.ne_missing(values.shift(1)).arg_true().cast(pl.Int64)
-    starts = pl.concat([changes, pl.Series([0]), ends[:-1]]).unique().sort()
+    begins = pl.concat([pl.Series([0]), ends[:-1]])
+    starts = pl.concat([changes, begins]).unique().sort()
     rows = ends.search_sorted(starts, side="right").cast(pl.UInt32)
+    firsts = starts.search_sorted(begins)
     return pl.DataFrame({"row": rows, "version": values.gather(starts), "start": starts}).select(
         "row",
         "version",
         (pl.col("start").shift(-1, fill_value=len(values)) - pl.col("start")).alias("tokens"),
-        (pl.int_range(pl.len(), dtype=pl.Int64) - pl.int_range(pl.len(), dtype=pl.Int64).min().over("row")).alias(
-            "nth"
-        ),
+        (pl.int_range(pl.len(), dtype=pl.Int64) - firsts[rows].cast(pl.Int64)).alias("nth"),
     )
 
 
