@@ -25,6 +25,8 @@ _BACKGROUND = ("failure", "poll")
 """Events that come again and again, whatever else happens."""
 _IDLE = 50
 """So many of them with nothing in between: nothing will happen any more."""
+_HOPELESS = 20_000
+"""So many attempts or engines that failed, and nothing finished in between: nothing will."""
 Progress = Callable[[int, int], None]
 """Called with the number of steps trained and to be trained."""
 
@@ -131,6 +133,7 @@ class Simulation:
         self._waited = 0.0
         self._batch: list[_Trajectory] = []
         self._saved = _Saved()
+        self._failed = 0  # attempts and engines, since something last finished
         self._failing = Random(f"failures {seed}")  # noqa: S311 - of its own, so that lengths stay the same
         self._handlers: dict[str, Callable[[Any, int], None]] = {
             "engine": self._engine,
@@ -163,7 +166,7 @@ class Simulation:
                 break
             self._now, _, kind, subject, number = heapq.heappop(self._events)
             idle = idle + 1 if kind in _BACKGROUND and all(event[2] in _BACKGROUND for event in self._events) else 0
-            if idle > _IDLE:
+            if idle > _IDLE or self._failed > _HOPELESS:
                 summary.stalled = True
                 break
             self._handlers[kind](subject, number)
@@ -288,6 +291,7 @@ class Simulation:
         if trajectory.left:
             self._at(self._now + self._chance.expovariate(1.0) * workload.environment_s, "turn", trajectory)
         elif workload.failures and self._chance.random() < workload.failures:
+            self._failed += 1
             self._fail(trajectory)
         else:
             self._finish(trajectory)
@@ -306,6 +310,7 @@ class Simulation:
         self._plan(self._start(trajectory))
 
     def _finish(self, trajectory: _Trajectory) -> None:
+        self._failed = 0
         self.summary.finished += 1
         self.summary.finished_tokens += trajectory.length
         if self._log:
@@ -422,6 +427,7 @@ class Simulation:
 
     def _break(self, number: int) -> None:
         """An engine fails: its trajectories are made again elsewhere."""
+        self._failed += 1
         for sequence in self._engines[number].fail(self._now, self._resources.repair_s):
             trajectory = self._flying.pop(sequence.trajectory)
             self._made(trajectory, sequence.tokens)

@@ -178,6 +178,12 @@ class TestEngines:
         assert summary.stalled and summary.steps < 12
 
 
+def test_a_run_in_which_no_attempt_succeeds_ends() -> None:
+    """Engines that fail every tenth of a millisecond: what they make is lost before anything is finished."""
+    summary, _ = simulated("areal", {"engine_failures_s": "0.0001", "repair_s": "0"})
+    assert summary.stalled and summary.steps == 0
+
+
 def test_the_adaptive_cap_follows_the_engines() -> None:
     """prime-rl: caches of 4,000 tokens, 2,048 per episode, one engine, so the first cap is 1."""
     resources, cost = read_costs({"engines": "1", "kv_tokens": "4000"})
