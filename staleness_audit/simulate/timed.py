@@ -242,15 +242,22 @@ class Simulation:
         name = f"a{self._saved.attempt}.g{group.id}" if self._saved.attempt else f"g{group.id}"
         members = [_Trajectory(group.id, name, member, length) for member, length in enumerate(lengths)]
         self._members[group.id] = members
-        self._missing[group.id] = len(members)
         self.summary.trajectories += len(members)
-        touched = set()
-        for trajectory in members:
-            if self._log:
+        if self._log:
+            for trajectory in members:
                 self._admitted(trajectory)
-            touched.add(self._start(trajectory))
-        for engine in touched:
+        if group.id in self._state.done:
+            self._restore(members, group.first)
+            return
+        self._missing[group.id] = len(members)
+        for engine in {self._start(trajectory) for trajectory in members}:
             self._plan(engine)
+
+    def _restore(self, members: list[_Trajectory], version: int) -> None:
+        """A checkpoint has brought a group that is finished: an older run made its tokens."""
+        for trajectory in members:
+            self._made(trajectory, [(version, trajectory.length)])
+            self._complete(trajectory)
 
     def _start(self, trajectory: _Trajectory) -> int:
         """Begin an attempt; return the engine that got it."""
@@ -309,12 +316,15 @@ class Simulation:
             self._admitted(trajectory)
         self._plan(self._start(trajectory))
 
-    def _finish(self, trajectory: _Trajectory) -> None:
-        self._failed = 0
+    def _complete(self, trajectory: _Trajectory) -> None:
         self.summary.finished += 1
         self.summary.finished_tokens += trajectory.length
         if self._log:
             self._log.write("finished", f'"trajectory_id": "{trajectory.name}", "ts": {self._now:.6f}')
+
+    def _finish(self, trajectory: _Trajectory) -> None:
+        self._failed = 0
+        self._complete(trajectory)
         self._missing[trajectory.group] -= 1
         if not self._missing[trajectory.group]:
             del self._missing[trajectory.group]
