@@ -127,8 +127,8 @@ def show_warning(
 
 
 @contextmanager
-def progress_bar(quiet: bool) -> Iterator[Progress | None]:
-    """Show a progress bar on a terminal; nothing on a pipe."""
+def progress_bar(quiet: bool, begins: str = "reading") -> Iterator[Progress | None]:
+    """Show a progress bar on a terminal; nothing on a pipe. ``begins``: what is done before anything is told."""
     if quiet or not stderr.is_terminal:
         yield None
         return
@@ -136,9 +136,9 @@ def progress_bar(quiet: bool) -> Iterator[Progress | None]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=stderr, transient=True) as bar:
-        task = bar.add_task("reading", total=None)
+        task = bar.add_task(begins, total=None)
 
         def step(done: int, total: int, what: str) -> None:
-            bar.update(task, completed=done, total=total, description=plain(what)[-40:])
+            bar.update(task, completed=done, total=total or None, description=plain(what)[-40:])
 
         yield step

@@ -1,3 +1,4 @@
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them, so that --help is quick
 """What the commands about simulated policies have in common."""
 
 from __future__ import annotations
@@ -6,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from staleness_audit.cli.console import stdout
 from staleness_audit.errors import AuditError
 
 PolicyArgument = Annotated[
@@ -29,3 +31,17 @@ def settings(pairs: list[str] | None, option: str = "--set") -> dict[str, str]:
             raise AuditError(f"{option} {pair}: write KEY=VALUE.")
         found[key.strip()] = value.strip()
     return found
+
+
+def list_policies() -> None:
+    """Print all policies with their knobs and defaults."""
+    from dataclasses import fields
+
+    from staleness_audit.report.terminal.page import Page
+    from staleness_audit.simulate.policies import POLICIES, build
+
+    knobs = {
+        name: ", ".join(f"{knob.name} = {getattr(rules, knob.name)}" for knob in fields(rules))
+        for name, rules in ((name, build(name)) for name in POLICIES)
+    }
+    Page(stdout).table((("policy", "keep"), "knobs and their defaults"), knobs.items(), indent=0)

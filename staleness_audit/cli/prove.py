@@ -10,7 +10,7 @@ import typer
 
 from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
 from staleness_audit.cli.options import Format, QuietOption
-from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, settings
+from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, list_policies, settings
 from staleness_audit.errors import AuditError
 
 if TYPE_CHECKING:
@@ -54,22 +54,20 @@ def prove(
     """
     with errors():
         if policy == "list":
-            _list_policies()
+            list_policies()
             return
         from staleness_audit.simulate import prove as prover
         from staleness_audit.simulate.policies import build
 
         rules = build(policy, bound=bound, batch=batch, settings=settings(set_), small=True)
-        with progress_bar(quiet) as bar:
+        with progress_bar(quiet, "exploring") as bar:
             proof = prover.prove(
                 rules,
                 bound,
                 rejects=rejects,
                 max_depth=moves,
                 seconds=seconds,
-                progress=(lambda states, depth: bar(states, states, f"states, schedules of {depth} moves"))
-                if bar
-                else None,
+                progress=(lambda states, depth: bar(states, 0, f"states, schedules of {depth} moves")) if bar else None,
             )
         written = _write_counterexample(policy, proof, out)
         if format_ is Format.json:
@@ -170,16 +168,3 @@ def _limit(proof: Proof) -> str:
     if proof.limit is None:
         return f"True limit: at least {proof.at_least}; there are too many states to know."
     return f"True limit with these sizes: {proof.limit} (all {proof.whole.states:,} states were visited)."
-
-
-def _list_policies() -> None:
-    from dataclasses import fields
-
-    from staleness_audit.report.terminal.page import Page
-    from staleness_audit.simulate.policies import POLICIES, build
-
-    knobs = {
-        name: ", ".join(f"{knob.name} = {getattr(rules, knob.name)}" for knob in fields(rules))
-        for name, rules in ((name, build(name)) for name in POLICIES)
-    }
-    Page(stdout).table((("policy", "keep"), "knobs and their defaults"), knobs.items(), indent=0)

@@ -10,7 +10,7 @@ import typer
 
 from staleness_audit.cli.console import errors, json_text, progress_bar, stdout
 from staleness_audit.cli.options import Format, QuietOption
-from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, settings
+from staleness_audit.cli.policies import BatchOption, PolicyArgument, SetOption, list_policies, settings
 from staleness_audit.errors import AuditError
 
 
@@ -68,6 +68,9 @@ def simulate(
     dryrun:areal (roll, slime, verl, psrl) runs DryRun-RL's model and writes its telemetry: docs/simulator.md.
     """
     with errors():
+        if policy == "list":
+            list_policies()
+            return
         from staleness_audit.simulate.dryrun.inputs import PREFIX
         from staleness_audit.simulate.policies import build
         from staleness_audit.simulate.setup import Setup, read_costs
@@ -84,7 +87,7 @@ def simulate(
         rules = build(policy, bound=bound, batch=32 if batch is None else batch, settings=settings(set_))
         setup = Setup(policy, rules, read_workload(workload), engine, resources, seed, bound)
         folder = None if out is None else _empty(out)
-        with progress_bar(quiet) as bar:
+        with progress_bar(quiet, "simulating") as bar:
             summary = setup.run(
                 steps,
                 folder and folder / f"run.staleness.jsonl{'.zst' if compress else ''}",

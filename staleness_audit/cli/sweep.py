@@ -72,7 +72,11 @@ def sweep(
                 costs=settings(cost, "--cost"),
             )
         )
-        with workers_of(engine, ray_address) as pool, progress_bar(quiet) as bar:
+        if not points:
+            raise AuditError(
+                "There is nothing to simulate: give --bounds that the policies can have, as in --bounds 1,4."
+            )
+        with workers_of(engine, ray_address) as pool, progress_bar(quiet, "simulating") as bar:
             table = grids.sweep(points, out, workers=workers, progress=bar, pool=pool)
         write_page(table, out / "sweep.html")
         _print_sweep(table, out)

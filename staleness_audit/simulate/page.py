@@ -90,17 +90,22 @@ def _summary(rows: pl.DataFrame) -> list[str]:
     for (workload, bound), part in rows.group_by("workload", "bound", maintain_order=True):
         kept = part.filter((pl.col("beyond_share") == 0) & ~pl.col("stalled"))
         best = _first(part)
-        words = f"{workload}, bound {bound}: {best['policy']} trains most, {best['trained_tokens_per_s']:,.0f} tokens/s"
+        words = f"{workload}, bound {bound}: {_named(best)} trains most, {best['trained_tokens_per_s']:,.0f} tokens/s"
         if best["beyond_share"]:
-            words += f", {best['beyond_share']:.0%} of them beyond the bound"
+            words += f", {best['beyond_share']:.0%} of them staler than the bound"
         if kept.height and (best["beyond_share"] or best["stalled"]):
             first = _first(kept)
             words += (
-                f"; of those that keep it {first['policy']}, {first['trained_tokens_per_s']:,.0f} tokens/s "
+                f"; of those that keep it, {_named(first)} does, {first['trained_tokens_per_s']:,.0f} tokens/s "
                 f"at a mean staleness of {first['staleness_mean']:.2f}"
             )
         said.append(f"{words}.")
     return said
+
+
+def _named(row: dict[str, Any]) -> str:
+    """Name a policy, with what its admission leads by where that isn't the bound."""
+    return str(row["policy"]) + ("" if row["depth"] == row["bound"] else f" (admission leads by {row['depth']})")
 
 
 def _first(rows: pl.DataFrame) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,10 +45,15 @@ WORDS = {"bound": "the bound", "depth": "what admission leads by (batches)", "wo
 
 def looks(policies: Sequence[str]) -> dict[str, Look]:
     """Return a look for each policy: families share a colour, and up to six policies of one colour differ in symbol."""
+    sizes = Counter(policy.partition(":")[0] for policy in policies)
+    colours, used = {}, [0] * VERSION_COLOURS
+    for family, size in sizes.most_common():
+        # The colour that fewest policies have: so it has symbols left for all of the family.
+        colours[family] = used.index(min(used))
+        used[colours[family]] += size
     found: dict[str, Look] = {}
-    families = list(dict.fromkeys(policy.partition(":")[0] for policy in policies))
     for policy in policies:
-        colour = f"var(--v{families.index(policy.partition(':')[0]) % VERSION_COLOURS})"
+        colour = f"var(--v{colours[policy.partition(':')[0]]})"
         mark = sum(look.colour == colour for look in found.values()) % len(SYMBOLS)
         found[policy] = Look(colour, SYMBOLS[mark], DASHES[mark])
     return found

@@ -10,6 +10,7 @@ from typing import Any
 from staleness_audit.errors import AuditError
 from staleness_audit.simulate.engine import Cost
 from staleness_audit.simulate.eventlog import EventLog
+from staleness_audit.simulate.kernel import initial
 from staleness_audit.simulate.policy import Policy
 from staleness_audit.simulate.summary import Summary
 from staleness_audit.simulate.timed import Progress, Resources, Simulation
@@ -41,6 +42,8 @@ class Setup:
                 f"{self.name}: {self.policy.batch:,} groups of {self.workload.group:,} are {trajectories:,} "
                 f"trajectories a step, which may not fit into memory; simulate at most {MOST_A_STEP:,}."
             )
+        if self.resources.crash_steps and initial(self.policy).v:
+            raise AuditError(f"{self.name}: a run that begins from a checkpoint can't have crash_steps too.")
 
     def described(self) -> dict[str, Any]:
         """Return the inputs as plain values, for the header of the log and for tables of results."""

@@ -25,6 +25,8 @@ _BACKGROUND = ("failure", "poll")
 """Events that come again and again, whatever else happens."""
 _IDLE = 50
 """So many of them with nothing in between: nothing will happen any more."""
+_HOPELESS = 20_000
+"""So many attempts or engines that failed, and nothing finished in between: nothing will."""
 Progress = Callable[[int, int], None]
 """Called with the number of steps trained and to be trained."""
 
@@ -131,6 +133,7 @@ class Simulation:
         self._waited = 0.0
         self._batch: list[_Trajectory] = []
         self._saved = _Saved()
+        self._failed = 0  # attempts and engines, since something last finished
         self._failing = Random(f"failures {seed}")  # noqa: S311 - of its own, so that lengths stay the same
         self._handlers: dict[str, Callable[[Any, int], None]] = {
             "engine": self._engine,
@@ -163,7 +166,7 @@ class Simulation:
                 break
             self._now, _, kind, subject, number = heapq.heappop(self._events)
             idle = idle + 1 if kind in _BACKGROUND and all(event[2] in _BACKGROUND for event in self._events) else 0
-            if idle > _IDLE:
+            if idle > _IDLE or self._failed > _HOPELESS:
                 summary.stalled = True
                 break
             self._handlers[kind](subject, number)
@@ -239,15 +242,22 @@ class Simulation:
         name = f"a{self._saved.attempt}.g{group.id}" if self._saved.attempt else f"g{group.id}"
         members = [_Trajectory(group.id, name, member, length) for member, length in enumerate(lengths)]
         self._members[group.id] = members
-        self._missing[group.id] = len(members)
         self.summary.trajectories += len(members)
-        touched = set()
-        for trajectory in members:
-            if self._log:
+        if self._log:
+            for trajectory in members:
                 self._admitted(trajectory)
-            touched.add(self._start(trajectory))
-        for engine in touched:
+        if group.id in self._state.done:
+            self._restore(members, group.first)
+            return
+        self._missing[group.id] = len(members)
+        for engine in {self._start(trajectory) for trajectory in members}:
             self._plan(engine)
+
+    def _restore(self, members: list[_Trajectory], version: int) -> None:
+        """A checkpoint has brought a group that is finished: an older run made its tokens."""
+        for trajectory in members:
+            self._made(trajectory, [(version, trajectory.length)])
+            self._complete(trajectory)
 
     def _start(self, trajectory: _Trajectory) -> int:
         """Begin an attempt; return the engine that got it."""
@@ -288,6 +298,7 @@ class Simulation:
         if trajectory.left:
             self._at(self._now + self._chance.expovariate(1.0) * workload.environment_s, "turn", trajectory)
         elif workload.failures and self._chance.random() < workload.failures:
+            self._failed += 1
             self._fail(trajectory)
         else:
             self._finish(trajectory)
@@ -305,11 +316,15 @@ class Simulation:
             self._admitted(trajectory)
         self._plan(self._start(trajectory))
 
-    def _finish(self, trajectory: _Trajectory) -> None:
+    def _complete(self, trajectory: _Trajectory) -> None:
         self.summary.finished += 1
         self.summary.finished_tokens += trajectory.length
         if self._log:
             self._log.write("finished", f'"trajectory_id": "{trajectory.name}", "ts": {self._now:.6f}')
+
+    def _finish(self, trajectory: _Trajectory) -> None:
+        self._failed = 0
+        self._complete(trajectory)
         self._missing[trajectory.group] -= 1
         if not self._missing[trajectory.group]:
             del self._missing[trajectory.group]
@@ -422,6 +437,7 @@ class Simulation:
 
     def _break(self, number: int) -> None:
         """An engine fails: its trajectories are made again elsewhere."""
+        self._failed += 1
         for sequence in self._engines[number].fail(self._now, self._resources.repair_s):
             trajectory = self._flying.pop(sequence.trajectory)
             self._made(trajectory, sequence.tokens)

@@ -127,8 +127,10 @@ def _problem(workload: Workload) -> str | None:
         return "write empirical:tables=DIR, with the tables of an audited run (`ingest --tables`)"
     if min(workload.low, workload.group, workload.turns, workload.longest) < 1 or workload.prompt < 0:
         return "lengths, group and turns are at least 1"
-    if workload.high < workload.low or workload.alpha < 0.05 or workload.sigma < 0 or workload.environment_s < 0:
-        return "high is at least low, alpha at least 0.05, sigma and environment_s at least 0"
+    if workload.name in ("uniform", "bimodal") and workload.high < workload.low:
+        return "high is at least low"
+    if workload.alpha < 0.05 or workload.sigma < 0 or workload.environment_s < 0:
+        return "alpha is at least 0.05, sigma and environment_s at least 0"
     if not (0 <= workload.failures < 1 and 0 <= workload.filtered < 1):
         return "failures and filtered are shares below 1"
     if not (0 <= workload.long <= 1 and 0 <= workload.shared <= 1):

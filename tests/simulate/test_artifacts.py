@@ -196,5 +196,7 @@ class TestCommand:
             ("dryrun:areal", "--cost", "engines=2"),
             ("dryrun:areal", "--cost", "kv_blocks=2"),
             ("dryrun:slime", "--set", "interval=0"),
+            ("dryrun:areal", "--cost", "train_s=nan"),
+            ("dryrun:areal", "--workload", "uniform:lo=9,hi=3"),
         ):
             assert self.run(*wrong)[0] == 2, wrong

@@ -133,6 +133,20 @@ class TestTrainer:
         data = agrees(summary, tmp_path)
         assert summary.attempts == 2 and summary.steps == 5 and "rolled_back" not in data["trajectories"]["lost"]
 
+    @pytest.mark.parametrize(
+        ("name", "knob", "largest"), [("nemo-rl:in_order", "lookahead", 4), ("nemo-rl:async_grpo", "age", 1)]
+    )
+    def test_a_run_begins_from_the_checkpoint_of_another(
+        self, name: str, knob: str, largest: int, tmp_path: Path
+    ) -> None:
+        """Bound 1, groups of v0 for four steps: in_order trains them all, async_grpo those that are young enough."""
+        knobs = {f"resumed_from_{knob}": 4}
+        summary, _ = simulated(name, {}, tmp_path / "run.staleness.jsonl", **knobs)
+        agrees(summary, tmp_path)
+        assert summary.steps == 12 and summary.max_staleness() == largest
+        with pytest.raises(AuditError, match="begins from a checkpoint"):
+            simulated(name, {"crash_steps": "4"}, **knobs)
+
     def test_a_run_that_could_not_get_on_is_refused(self) -> None:
         with pytest.raises(AuditError, match="gets nowhere"):
             read_costs({"crash_steps": "3", "checkpoint_steps": "3"})
@@ -176,6 +190,12 @@ class TestEngines:
         """weight_fifo with chunks of a whole batch, fewer in flight than a batch: it stalls."""
         summary, _ = simulated("nemo-rl:weight_fifo", {"engine_failures_s": "5"}, max_inflight_prompts=2)
         assert summary.stalled and summary.steps < 12
+
+
+def test_a_run_in_which_no_attempt_succeeds_ends() -> None:
+    """Engines that fail every tenth of a millisecond: what they make is lost before anything is finished."""
+    summary, _ = simulated("areal", {"engine_failures_s": "0.0001", "repair_s": "0"})
+    assert summary.stalled and summary.steps == 0
 
 
 def test_the_adaptive_cap_follows_the_engines() -> None:

@@ -491,6 +491,9 @@ def test_every_policy_can_be_built_and_says_what_is_wrong() -> None:
         ("trl", {"batch": "0"}, "at least one group"),
         ("trl", {"batch": "3", "gradient_accumulation_steps": "2"}, "must divide"),
         ("verl:drop", {"max_off_policy_threshold": "0"}, "at least 1"),
+        ("areal", {"max_head_offpolicyness": "-1"}, "not between 0"),
+        ("roll", {"async_generation_ratio": "nan"}, "not between 0"),
+        ("slime", {"update_weights_interval": "0"}, "not between 1"),
         ("nobody", {}, "no policy 'nobody'"),
     ):
         with pytest.raises(AuditError, match=words):

@@ -112,8 +112,9 @@ def test_the_page_shows_depth_and_tail_where_they_vary(tmp_path: Path) -> None:
 
 
 def test_no_two_policies_look_alike() -> None:
-    drawn = looks(all_policies())
-    assert len(set(drawn.values())) == len(drawn)
+    for order in (all_policies(), sorted(all_policies())):
+        drawn = looks(order)
+        assert len(set(drawn.values())) == len(drawn)
     assert drawn["verl:drop"].colour == drawn["verl:wait"].colour != drawn["trl"].colour
 
 
@@ -132,8 +133,8 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         ("deadline", "0"),
         ("deadline", "1"),
     ]
-    result = CliRunner().invoke(app, ["sweep", "deadline", "--bounds", "few"])
-    assert result.exit_code == 2
+    for policy, bounds in (("deadline", "few"), ("deadline", ""), ("openrlhf", "0")):
+        assert CliRunner().invoke(app, ["sweep", policy, "--bounds", bounds]).exit_code == 2
 
 
 def test_the_command(tmp_path: Path) -> None:

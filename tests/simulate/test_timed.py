@@ -240,6 +240,12 @@ class TestWorkload:
         pareto = [read_workload("pareto:low=10,alpha=2,longest=1000").draws(chance)[0] for _ in range(2000)]
         assert min(pareto) == 10 and max(pareto) <= 1000 and 0.4 < sum(length < 14.14 for length in pareto) / 2000 < 0.6
 
+    def test_no_length_is_too_long_to_be_cut(self) -> None:
+        from random import Random
+
+        assert read_workload("lognormal:mu=1000,longest=9").draws(Random(1)) == [9]
+        assert read_workload("fixed:low=300").draws(Random(1)) == [300]
+
     def test_members_of_a_group_can_share_their_length(self) -> None:
         from random import Random
 
@@ -262,6 +268,9 @@ class TestWorkload:
             ("fixed:low=0", "at least 1"),
             ("uniform:low=9,high=3", "high is at least low"),
             ("lognormal:failures=1", "are shares"),
+            ("lognormal:filtered=1", "are shares"),
+            ("lognormal:mu=nan", "'nan' is none"),
+            ("pareto:alpha=0.001", "alpha is at least"),
             ("empirical", "tables=DIR"),
             ("empirical:tables=nowhere", "holds no spans table"),
         ],
@@ -319,7 +328,15 @@ class TestCommand:
         assert code == 0 and audit(tmp_path).verdict == "pass"
 
     @pytest.mark.parametrize(
-        "wrong", [("nobody",), ("roll", "--audit"), ("roll", "--workload", "no"), ("roll", "--cost", "x=1")]
+        "wrong",
+        [
+            ("nobody",),
+            ("roll", "--audit"),
+            ("roll", "--workload", "no"),
+            ("roll", "--cost", "x=1"),
+            ("roll", "--bound", "1000000000"),
+            ("roll", "--workload", "fixed:group=100000000"),
+        ],
     )
     def test_usage(self, wrong: tuple[str, ...]) -> None:
         assert self.run(*wrong)[0] == 2

@@ -14,6 +14,9 @@ from staleness_audit.simulate.dryrun.policies import LOOPS
 
 PREFIX = "dryrun:"
 
+MOST = 1_000_000
+"""No length, time or number is larger."""
+
 WORKLOADS: Mapping[str, Mapping[str, float]] = {
     "uniform": {"lo": 50, "hi": 200},
     "bimodal": {"short_len": 50, "long_len": 500, "long_frac": 0.25},
@@ -93,9 +96,12 @@ def _lengths(text: str) -> list[int]:
     given = dict(pair.partition("=")[::2] for pair in filter(None, rest.split(",")))
     kinds: dict[str, type] = {**dict.fromkeys(WORKLOADS[name], float), "n": int, "seed": int}
     values = {**WORKLOADS[name], **_read(f"--workload {text}:", given, kinds)}
-    made = lengths(name, **values)
-    if not made or min(made) < 1:
-        raise AuditError(f"--workload {text}: lengths are at least 1, and there is at least one.")
+    try:
+        made = lengths(name, **values)
+    except (ArithmeticError, ValueError) as error:  # an empty range, a power that is too large
+        raise AuditError(f"--workload {text}: no lengths come of these numbers ({error}).") from error
+    if not made or not 1 <= min(made) <= max(made) <= MOST:
+        raise AuditError(f"--workload {text}: there is at least one length, and all are from 1 to {MOST:,}.")
     return made
 
 
@@ -108,6 +114,7 @@ def _read(where: str, given: Mapping[str, str], kinds: Mapping[str, type]) -> di
             found[key] = {"true": True, "false": False}[text.lower()] if kinds[key] is bool else kinds[key](text)
         except (KeyError, ValueError) as error:
             raise AuditError(f"{where} {key}={text}: that is no {kinds[key].__name__}.") from error
-        if found[key] < 0 or (kinds[key] is int and found[key] == 0 and key not in ("seed", "prompt")):
-            raise AuditError(f"{where} {key}={text}: too small.")
+        least = 1 if kinds[key] is int and key not in ("seed", "prompt") else 0
+        if not least <= found[key] <= MOST:  # which nan is not, either
+            raise AuditError(f"{where} {key}={text}: a number from {least} to {MOST:,} is wanted.")
     return found

@@ -125,7 +125,13 @@ def _out_of_range(policy: Policy) -> str | None:
         value, default = getattr(policy, knob.name), knob.default
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        least = 1 if knob.name in policy.positive else min(0, default) if isinstance(default, int | float) else 0
+        least = (
+            1
+            if knob.name in ("batch", *policy.positive)
+            else min(0, default)
+            if isinstance(default, int | float)
+            else 0
+        )
         if not least <= value <= MOST:  # which nan is not, either
             return f"{knob.name} = {value} is not between {least} and {MOST:,}"
     return None
