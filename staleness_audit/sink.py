@@ -64,6 +64,7 @@ class PartWriter:
         self.rows: Counter[str] = Counter()
         self._writers: dict[str, pq.ParquetWriter] = {}
         self._pending: dict[str, list[pa.Table]] = {}
+        self._waiting: Counter[str] = Counter()
         self._diagnostics: list[dict[str, object]] = []
         self._codes: Counter[str] = Counter()
         self._queries: Counter[str] = Counter()
@@ -78,7 +79,8 @@ class PartWriter:
         self.rows[table] += data.num_rows
         pending = self._pending.setdefault(table, [])
         pending.append(data)
-        if sum(part.num_rows for part in pending) >= ROW_GROUP_ROWS:
+        self._waiting[table] += data.num_rows
+        if self._waiting[table] >= ROW_GROUP_ROWS:
             self._flush(table)
 
     def write_query(self, table: str, connection: duckdb.DuckDBPyConnection, query: str) -> None:
@@ -135,6 +137,7 @@ class PartWriter:
 
     def _flush(self, table: str) -> None:
         parts = self._pending.pop(table, [])
+        self._waiting.pop(table, None)
         if not parts:
             return
         data = pa.concat_tables(parts) if table in SCHEMAS else pa.concat_tables(parts, promote_options="permissive")
