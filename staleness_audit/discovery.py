@@ -185,11 +185,17 @@ class RunFiles:
         return Piece(source, 0, size, 1, digest.hexdigest())
 
     def split(
-        self, source: str, target_bytes: int = 64 << 20, *, begins: re.Pattern[bytes] | None = None
+        self,
+        source: str,
+        target_bytes: int = 64 << 20,
+        *,
+        at_least: int = 64,
+        begins: re.Pattern[bytes] | None = None,
     ) -> Iterator[Piece]:
         """Cut a file of lines into pieces of about ``target_bytes`` that begin and end at line boundaries.
 
-        Of a file of few such pieces they are smaller, down to a quarter, so that several cores share the work evenly.
+        Of a file of fewer pieces than ``at_least`` they are smaller, down to an eighth, so that several cores share the
+        work evenly.
         Bytes that an earlier ingestion has seen keep their cuts, so that of a grown file only the new lines are new
         pieces. An unterminated last line is a piece of its own. A compressed file is one piece; so is an object that a
         URL names, up to ``target_bytes``, so that it is fetched only once. A piece is yielded as soon as its bytes are
@@ -201,7 +207,7 @@ class RunFiles:
         """
         file = self.file(source)
         as_one = file.compressed or (is_url(file.path) and file.bytes <= target_bytes)
-        target_bytes = min(target_bytes, max(target_bytes // 4, file.bytes // MANY_PIECES))
+        target_bytes = min(target_bytes, max(target_bytes // 8, file.bytes // at_least))
         signature, known = self.known.get(source, ("", ()))
         if signature == file.signature:
             yield from known

@@ -14,6 +14,7 @@ import zstandard
 from helpers.cases import SAMPLES
 from helpers.command import run, sentence
 
+from staleness_audit import places
 from staleness_audit.places import place
 
 fsspec = pytest.importorskip("fsspec")
@@ -39,6 +40,7 @@ def store(server: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Obje
         fs.rm("bucket", recursive=True)
     fs.mkdir("bucket")
     fsspec.filesystem("s3").clear_instance_cache()
+    places._ranged.cache_clear()  # another module's store had an address of its own
     server.slow_down = server.cut = lambda _: False
     server.requests.clear()
     yield server

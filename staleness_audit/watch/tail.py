@@ -49,7 +49,12 @@ class NewLines(RunFiles):
             raise Rewritten(f"{gone[0]} is gone")
 
     def split(
-        self, source: str, target_bytes: int = 64 << 20, *, begins: re.Pattern[bytes] | None = None
+        self,
+        source: str,
+        target_bytes: int = 64 << 20,
+        *,
+        at_least: int = 64,
+        begins: re.Pattern[bytes] | None = None,
     ) -> Iterator[Piece]:
         """Pieces of the lines that are new; ``ValueError`` if earlier ones are needed to understand them."""
         if begins is not None:

@@ -144,8 +144,7 @@ def _cut(rows: Sequence[Row], name: str) -> list[Capture]:
     waiting: list[Row] = []
     home: dict[int | None, Capture] = {}
     for row in rows:
-        young = bool(found) and all(known["kind"] in _START | _BEFORE | _RESTORE for known in found[-1].rows)
-        if row["kind"] in _BEFORE or (row["kind"] in _RESTORE and not young):
+        if row["kind"] in _BEFORE or (row["kind"] in _RESTORE and not _is_young(found)):
             waiting.append(row)
             continue
         if row["kind"] in _START or not found:
@@ -159,6 +158,11 @@ def _cut(rows: Sequence[Row], name: str) -> list[Capture]:
     elif waiting:
         found.append(Capture(name, files.origin(name), waiting))
     return found
+
+
+def _is_young(found: Sequence[Capture]) -> bool:
+    """Whether the last launch has said no more than how it starts."""
+    return bool(found) and all(known["kind"] in _START | _BEFORE | _RESTORE for known in found[-1].rows)
 
 
 def gather(

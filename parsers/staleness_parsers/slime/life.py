@@ -275,7 +275,7 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
     tokens; nothing older than the policy the process started with. A step of which not even that is known opens the
     verdict.
     """
-    rows = []
+    found: list[dict[str, Any]] = []
     for attempt, process in enumerate(model.processes):
         values = _metrics_by_rollout(model, attempt)
         sizes = _batch_sizes(process, values)
@@ -306,22 +306,13 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
                     line=line,
                     opens="training",
                 )
-            rows += [
-                {
-                    "attempt": attempt,
-                    "step": rollout,
-                    "quantity": quantity,
-                    "op": op,
-                    "value": float(value),
-                    "unit": unit,
-                    "evidence": "derived",
-                    "source": source,
-                    "line": line,
-                }
+            place = {"attempt": attempt, "step": rollout, "evidence": "derived", "source": source, "line": line}
+            found += [
+                {**place, "quantity": quantity, "op": op, "value": float(value), "unit": unit}
                 for quantity, op, value, unit in facts
             ]
-    if rows:
-        sink.write("constraints", pl.DataFrame(rows, infer_schema_length=None))
+    if found:
+        sink.write("constraints", pl.DataFrame(found, schema_overrides={"line": pl.Int64}, infer_schema_length=None))
 
 
 def _metrics_by_rollout(model: Model, attempt: int) -> dict[int, dict[str, float]]:
