@@ -134,8 +134,9 @@ def test_who_was_trained_unseen_is_not_counted_beside_who_is_left_over(tmp_path:
 def test_a_copy_of_an_event_file_is_no_second_launch(tmp_path: Path) -> None:
     run = Case(SAMPLES / "skyrl/straggler_s1_tb", tmp_path).copy()
     (path,) = run.rglob("events.out*")
-    (run / "backup").mkdir()
-    (run / "backup" / path.name).write_bytes(path.read_bytes())
+    copy = run / "backup" / path.relative_to(run)
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(path.read_bytes())
     assert len(load(run, tables=tmp_path / "tables").facts["attempts"]) == 1
 
 
