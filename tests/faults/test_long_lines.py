@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from helpers.cases import cases
 
-from faults.damage import files_of, is_text, replace, unpack
+from faults.damage import files_of, is_text, plain_name, replace, unpack
 from faults.judge import Case
 
 LINE_BYTES = 100_000_000
@@ -39,12 +39,13 @@ print(json.dumps({"bytes": used.ru_maxrss * 1024, "seconds": seconds, "told": to
 
 
 def logs() -> list[tuple[Path, str]]:
-    """Return each kind of text file of each format, in the first case that has it."""
+    """Return a text file of each name (but for numbers) of each format, in the first case that has it."""
     found: dict[tuple[str, str], tuple[Path, str]] = {}
     for case in cases():
-        for kind in files_of(case / "run", is_text):
-            name = kind[len(kind) // 2].relative_to(case / "run").as_posix()
-            found.setdefault((case.parent.name, "".join(char for char in name if not char.isdigit())), (case, name))
+        for kind in files_of(case / "run", lambda path: is_text(path) and path.stat().st_size > 0):
+            path = kind[len(kind) // 2]
+            letters = "".join(char for char in plain_name(path).name if not char.isdigit())
+            found.setdefault((case.parent.name, letters), (case, path.relative_to(case / "run").as_posix()))
     return list(found.values())
 
 
