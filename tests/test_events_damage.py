@@ -90,6 +90,8 @@ UNUSABLE = {
     "a number beyond double": SPAN + '"tokens": 1e999, "version": 2}',
     "tokens that are not a number": SPAN + '"tokens": NaN, "version": 2}',
     "infinitely many tokens": SPAN + '"tokens": Infinity, "version": 2}',
+    "prompt tokens that are not a number": SPAN + '"tokens": 10, "version": 2, "prompt_tokens": NaN}',
+    "a huge multiplicity": SPAN + '"tokens": 10, "version": 2, "multiplicity": 1e40}',
     "an impossible time": SPAN + '"tokens": 10, "version": 2, "ts": 1e30}',
     "an interval with exchanged ends": SPAN + '"tokens": 10, "version_lo": 2, "version_hi": 1}',
     "more loss tokens than tokens": SPAN + '"tokens": 10, "version": 2, "loss_tokens": 11}',

@@ -99,6 +99,12 @@ class TestByHand:
     def test_of_nothing_nothing_is_known(self) -> None:
         assert mean([]) == quantile([], 0.5) == Interval(None, None)
         assert histogram([], "tokens") == []
+
+    def test_a_damaged_version_asks_for_no_rows(self) -> None:
+        """Three tokens a billion versions old, and two of 1 or of as many: a row for 1, and what is beyond the last."""
+        rows = histogram([Class(10**9, 10**9, 3, 3), Class(1, 10**9, 2, 2)], "tokens")
+        assert rows[0] == {"staleness": 1, "tokens": {"lo": 0, "hi": 2}}
+        assert rows[-1] == {"staleness": 20_001, "or_more": True, "tokens": {"lo": 3, "hi": 5}}
         assert total([]) == Interval(0, 0)
 
     def test_lost_lines_may_hold_any_value(self) -> None:

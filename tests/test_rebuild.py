@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from oracle.logs import Line, closed, dump
 
@@ -405,3 +406,19 @@ def test_no_progress_bar_is_drawn_over_our_output(audited: Audit) -> None:
     result = audited(closed(span("a", 1, 0), trained("a", 1), step(1, 0)), bound=1)
     for connection in (result.rebuilt.connect(), engine.session()):
         assert connection.execute("SELECT current_setting('enable_progress_bar')").fetchone() == (False,)
+
+
+def test_a_damaged_negative_version_travels_like_any_other() -> None:
+    """Both ends of the last span's version travel as one number: -4 to -2, and -4 to nobody knows."""
+    query = (Path(rebuilding.__file__).parent / "sql" / "04_span_sums.sql").read_text()
+    rows = [("a", -4, -2), ("b", -4, None), ("c", 3, 3)]
+    with duckdb.connect() as connection:
+        connection.execute(
+            "CREATE TABLE token_spans AS SELECT key, 0 AS twin, 2 AS tokens_lo, 2 AS tokens_hi, version_lo::INTEGER AS"
+            " version_lo, version_hi::INTEGER AS version_hi, 2 AS loss_lo, 2 AS loss_hi, 0 AS exact_order,"
+            " false AS timed, true AS steady FROM (VALUES (?, ?, ?), (?, ?, ?), (?, ?, ?))"
+            " AS t(key, version_lo, version_hi)",
+            [cell for row in rows for cell in row],
+        )
+        found = connection.execute(f"SELECT key, v_end_lo, v_end_hi FROM ({query}) ORDER BY key").fetchall()
+    assert found == rows

@@ -170,6 +170,10 @@ def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
     return None
 
 
+LONGEST = 20_000
+"""Largest staleness with a row of its own in a histogram: a damaged number must not ask for any number of rows."""
+
+
 def histogram(
     classes: Sequence[Class], name: str, lost: bool = False, known: int = -1, upto: int = -1
 ) -> list[dict[str, Any]]:
@@ -177,12 +181,18 @@ def histogram(
 
     ``upto``: where to begin the open class at the earliest, so that histograms drawn over one axis are cut alike.
     ``lost``: members may be missing, so upper ends are open, and every value up to ``known`` has a row. Values without
-    an upper end make a last row ``"or_more": true``.
+    an upper end, or beyond ``LONGEST``, make a last row ``"or_more": true``.
     """
-    present = [item for item in classes if item.n_hi is None or item.n_hi > 0]
+    given = [item for item in classes if item.n_hi is None or item.n_hi > 0]
+    beyond = [item for item in given if _floor(item) > LONGEST]
+    present = [
+        item if item.hi is None or item.hi <= LONGEST else Class(item.lo, None, item.n_lo, item.n_hi)
+        for item in given
+        if _floor(item) <= LONGEST
+    ]
     finite = [int(item.hi) for item in present if item.hi is not None]
     top = max([*finite, *(int(_floor(item)) for item in present)], default=-1)
-    top = max(top, upto, known if lost else -1)
+    top = LONGEST if beyond else min(max(top, upto, known if lost else -1), LONGEST)
     lows = [0] * (top + 2)
     highs = [0] * (top + 2)
     opens = [0] * (top + 2)
@@ -203,11 +213,12 @@ def histogram(
         if most or infinite or lost:
             interval = Interval(lows[value], None if infinite or lost else most)
             rows.append({"staleness": value, name: interval.json()})
-    unbounded = [item for item in present if item.hi is None]
+    unbounded = [item for item in present if item.hi is None] + beyond
     if unbounded or lost:
         counts = [item.n_hi for item in unbounded]
         most_above = None if lost or None in counts else sum(count or 0 for count in counts)
-        rows.append({"staleness": top + 1, "or_more": True, name: Interval(0, most_above).json()})
+        above = Interval(sum(item.n_lo for item in beyond), most_above)
+        rows.append({"staleness": top + 1, "or_more": True, name: above.json()})
     return rows
 
 

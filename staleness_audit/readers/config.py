@@ -106,6 +106,17 @@ def parse_printed(lines: Sequence[str]) -> dict[str, Any]:
     raise error
 
 
+def as_json(document: Mapping[str, Any]) -> str:
+    """Return a mapping from any source as JSON text that is read back without fail; what JSON lacks becomes text.
+
+    Raises ``UnreadableConfig`` for excess of a limit of a document that is not plain.
+    """
+    try:
+        return orjson.dumps(document, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+    except TypeError:  # a number beyond 64 bits, or half of a surrogate pair
+        return orjson.dumps(plain_value(document)).decode()
+
+
 def lookup(config: Mapping[str, Any], dotted: str) -> Any:
     """Return the value under a dotted key (``job.max_staleness``), or None where a level is missing."""
     value: Any = config

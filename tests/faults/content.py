@@ -190,7 +190,8 @@ def windows_text(data: bytes, rng: random.Random) -> Bytes:
 
 _NUMBER = re.compile(rb"(?<=[:=(\[ ,])-?\d+(?:\.\d+)?(?=[,}\])\s])")
 _SECONDS = re.compile(rb"(?<![\d.])1[5-9]\d{8}(?=[.\d]*\b)")
-_CLOCK = re.compile(rb"(\d{4}-\d\d-\d\d[ T_])(\d\d)(:\d\d:\d\d)")
+_CLOCK = re.compile(rb"(\d\d-\d\d[ T_])(\d\d)(:\d\d:\d\d)")
+_SINCE_START = re.compile(rb'("(?:t|ts|started|ended|start|end)": ?)(\d{1,6}(?:\.\d+)?)(?=[,}])')
 
 
 def _replace_number(data: bytes, rng: random.Random, value: bytes, count: int = 3) -> Bytes:
@@ -223,7 +224,7 @@ def negative_version(data: bytes, rng: random.Random) -> Bytes:
 
 
 def future_version(data: bytes, rng: random.Random) -> Bytes:
-    return _replace_version(data, rng, b"987654")
+    return _replace_version(data, rng, rng.choice([b"987654", b"1999999999"]))
 
 
 def _shift_clock(data: bytes, at: int, hours: int) -> Bytes:
@@ -232,6 +233,8 @@ def _shift_clock(data: bytes, at: int, hours: int) -> Bytes:
 
     tail = _CLOCK.sub(later, data[at:])
     tail = _SECONDS.sub(lambda match: b"%d" % (int(match[0]) + 3600 * hours), tail)
+    if hours < 0:  # no zone changes what counts from the start
+        tail = _SINCE_START.sub(lambda match: match[1] + b"%r" % (float(match[2]) + 3600 * hours), tail)
     return data[:at] + tail if tail != data[at:] else None
 
 

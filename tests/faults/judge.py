@@ -60,6 +60,10 @@ class Case:
         return check(rebuild(load(self.copy(), tables=self.work / "tables")), 1)
 
 
+class TooSlow(Exception):
+    """Not a ``TimeoutError``, which is an ``OSError``: what writes files would take it for one of the disk."""
+
+
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
@@ -147,7 +151,7 @@ def excluded(whole: Mapping[str, Any], damaged: Mapping[str, Any], *, early: boo
 @contextmanager
 def _bounded_time() -> Iterator[None]:
     def late(*_: object) -> None:
-        raise TimeoutError(f"more than {SECONDS} s of processor time")
+        raise TooSlow(f"more than {SECONDS} s of processor time")
 
     before = signal.signal(signal.SIGPROF, late)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)

@@ -84,6 +84,9 @@ BETRAYED: list[tuple[str, str, Change, str, str | None]] = [
         "step-damaged",
         "training",
     ),
+    ("openrlhf/q1-normal", "console.log", instead("Global step 4:", "Global step 987654:"), "step-damaged", "training"),
+    ("nemo-rl/sc-windowed-strict", "ray-driver.log", instead("step 7/8", "step 987654/8"), "step-damaged", "training"),
+    ("trl/old-format-1.10.0-s1", "console.log", instead("[RANK 0]", "[RANK 99999999]"), "console-damaged", "fates"),
     # Text by its name; these bytes are none.
     ("trl/fixed-ga1-s1", "console.log", lambda data: data.decode().encode("utf-16"), "file-garbled", "training"),
     ("slime/fully_async_balanced", "console.log", lambda data: data[:900] + b"\0" * 99, "console-damaged", "training"),
@@ -126,6 +129,15 @@ def test_who_was_trained_unseen_is_not_counted_beside_who_is_left_over(tmp_path:
     assert data["trajectories"]["trained"]["lo"] == 80
     assert data["trajectories"]["seen"]["lo"] == 104
     assert data["tokens"]["generated"]["lo"] <= 14536
+
+
+def test_a_copy_of_an_event_file_is_no_second_launch(tmp_path: Path) -> None:
+    run = Case(SAMPLES / "skyrl/straggler_s1_tb", tmp_path).copy()
+    (path,) = run.rglob("events.out*")
+    copy = run / "backup" / path.relative_to(run)
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(path.read_bytes())
+    assert len(load(run, tables=tmp_path / "tables").facts["attempts"]) == 1
 
 
 def test_metrics_in_another_order_are_no_second_launch(tmp_path: Path) -> None:

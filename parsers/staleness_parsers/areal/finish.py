@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import orjson
 
 from staleness_audit.parser import Attempt, RunFacts, Sign, Sink, Staged
+from staleness_audit.readers.numbers import moment
 from staleness_parsers.areal.assembly import assemble
 from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
@@ -148,4 +149,4 @@ def _signs(found: Sequence[Launch]) -> list[Sign]:
 
 
 def _time(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+    return None if micros is None else moment(micros / 1e6)

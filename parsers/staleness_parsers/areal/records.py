@@ -162,11 +162,9 @@ def read_perf(run: RunFiles, piece: Piece, sink: Sink) -> None:
                         complain(BadLine(line, "not one JSON object", "", cut=cut))
                     continue
                 try:
-                    record = orjson.loads(data)
-                except orjson.JSONDecodeError as error:
+                    rows.extend({**row, "source": piece.source, "line": line} for row in _spans(orjson.loads(data)))
+                except ValueError as error:
                     complain(BadLine(line, str(error), "", cut=cut))
-                    continue
-                rows.extend({**row, "source": piece.source, "line": line} for row in _spans(record))
     except DamagedStream as damage:
         complain(BadLine(damage.line, str(damage), "", rest=True))
     if rows:
@@ -181,9 +179,11 @@ def _spans(record: Any) -> list[dict[str, Any]]:
     if name == "process_name" and record.get("ph") == "M":
         return [{"name": "start", "rank": 0}]
     begin, length, step, rank = record.get("ts"), record.get("dur"), args.get("global_step"), args.get("rank")
-    rank = rank if isinstance(rank, int) else 0
+    rank = rank if isinstance(rank, int) and abs(rank) >> 31 == 0 else 0
     if isinstance(name, str) and name.endswith(".prepare_batch"):
         return [{"name": name, "rank": rank}]
     if name not in _SPANS or not (isinstance(begin, int) and isinstance(length, int) and isinstance(step, int)):
         return []
+    if any(abs(number) >> 62 for number in (begin, length, step)):
+        raise ValueError("a number is too large")
     return [{"name": name, "step": step, "begin": begin, "end": begin + length, "rank": rank}]

@@ -122,7 +122,7 @@ def weakest(guarantees: Sequence[Guarantee]) -> Guarantee:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
 
 
 def _mode(policy: str, key: str | None, strict: Literal[True, False] | None, limit: str, reason: str) -> Mode:

@@ -97,8 +97,11 @@ _FAULT = f"""
                     version_hi, step, attempt, trajectories, multiplicity, multiplicity_lo, multiplicity_hi) < 0 THEN 'a count or version is negative'
          WHEN tokens_lo > tokens_hi OR loss_tokens_lo > loss_tokens_hi OR version_lo > version_hi
               OR staleness_lo > staleness_hi THEN 'an interval has its ends exchanged'
-         WHEN greatest(version, version_lo, version_hi, step, attempt) > 2147483647
-              OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories) > 9e15
+         WHEN greatest(version, version_lo, version_hi, step, attempt, abs(resumed_after), abs(staleness_lo),
+                       abs(staleness_hi)) > 2147483647
+              OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories,
+                          multiplicity, multiplicity_lo, multiplicity_hi, abs(prompt_tokens), abs(waited_us),
+                          abs(updates)) > 9e15
               THEN 'a number is too large'
          WHEN loss_tokens > coalesce(len(versions), tokens, tokens_hi) AND kind = 'span' THEN 'more loss tokens than tokens'
          WHEN versions IS NOT NULL AND tokens IS NOT NULL AND tokens <> len(versions) THEN 'tokens is not the length of versions'

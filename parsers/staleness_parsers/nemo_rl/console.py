@@ -16,6 +16,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
+from staleness_audit.readers.config import as_json
 from staleness_audit.readers.console import ConsoleLine, Messages, parse_dict, undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.nemo_rl.files import worker
@@ -258,7 +259,7 @@ class _Reader:
             return self._metrics(row, number)
         elif kind == "config":
             settings = from_repr(row["text"])
-            row["text"] = orjson.dumps(settings).decode()
+            row["text"] = as_json(settings)
             return bool(settings)
         return True
 

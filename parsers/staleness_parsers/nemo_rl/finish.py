@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -11,6 +10,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
+from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.nemo_rl import buffered, files, settings, single
 from staleness_parsers.nemo_rl.console import carried
 from staleness_parsers.nemo_rl.launches import Launch, captures, gather
@@ -32,9 +32,12 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     names = {file.source: file.name for file in run.files}
     saved = _rows(staged, "nemo_saved", "source", "index")
     exps = [exp for exp in _column(staged, "nemo_rows", "exp") if exp]
+    lines = _rows(staged, "nemo_lines", "source", "line")
+    for kind in ("header", "step"):
+        lines = near(lines, "a", kind, sink)
     launches = gather(
-        captures(carried(_rows(staged, "nemo_lines", "source", "line")), names),
-        _rows(staged, "nemo_scalars", "source", "record"),
+        captures(carried(lines), names),
+        near(_rows(staged, "nemo_scalars", "source", "record"), "step", None, sink),
         exps,
         names,
     )
@@ -146,7 +149,7 @@ def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:
     for life in told:
         number = life.launch.number
         walls = [row["wall"] for points in life.launch.scalars.values() for row in points.values()]
-        times = [datetime.fromtimestamp(wall, UTC) for wall in (min(walls), max(walls))] if walls else [None, None]
+        times = [moment(wall) for wall in (min(walls), max(walls))] if walls else [None, None]
         lost_head = not life.launch.whole and (life.start or 0) > 0
         if number == 0:
             found.append(Attempt(0, None, None, *times))
@@ -238,8 +241,7 @@ def _signs(launch: Launch) -> list[Sign]:
     """Markers of the end, lines of waiting, and proofs of progress; only TensorBoard tells when."""
 
     def sign(kind: Any, row: Row, what: str, wall: float | None = None) -> Sign:
-        moment = None if wall is None else datetime.fromtimestamp(wall, UTC)
-        return Sign(kind, moment, what, row["source"], row.get("line"))
+        return Sign(kind, moment(wall), what, row["source"], row.get("line"))
 
     found = [sign("progress", row, "train/loss", row["wall"]) for row in launch.scalars.get("train/loss", {}).values()]
     for row in launch.scalars.get("rollout/idle_s", {}).values():

@@ -12,6 +12,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink, Unit
+from staleness_audit.readers.config import as_json
 from staleness_audit.readers.console import number_of, parse_dict, stage_lines, strip_ansi, undecorate
 from staleness_audit.readers.lines import telling_lines
 from staleness_parsers.openrlhf.settings import command_line
@@ -91,7 +92,7 @@ def _read_line(raw: str) -> list[dict[str, Any]]:
     if "0/" in clean:
         rows += [{"kind": "call", "count": number_of(total)} for total in _CALL.findall(clean)]
     if (flags := command_line(clean)) is not None:
-        rows.append({"kind": "flags", "text": orjson.dumps(flags).decode()})
+        rows.append({"kind": "flags", "text": as_json(flags)})
     line = undecorate(clean)
     header = _HEADER.search(line.text)
     # A generated text may say anything; only what follows the first header is the framework's own message.

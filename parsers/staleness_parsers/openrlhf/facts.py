@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign
+from staleness_audit.readers.numbers import moment
 from staleness_parsers.openrlhf.card import NO_BOUND, QUEUE, UNIT
 from staleness_parsers.openrlhf.filling import PASS_RATE, Filling
 from staleness_parsers.openrlhf.launches import Launch
@@ -120,7 +120,7 @@ def _attempts(told: Sequence[Told]) -> Iterator[Attempt]:
     for number, one in enumerate(told):
         batches = one.launch.batches
         walls = [batch.wall for batch in batches if batch.wall is not None]
-        times = [datetime.fromtimestamp(wall, UTC) for wall in (min(walls), max(walls))] if walls else [None, None]
+        times = [moment(wall) for wall in (min(walls), max(walls))] if walls else [None, None]
         resumed = lowest = None
         if number and batches:
             resumed = batches[0].step - 1
@@ -137,7 +137,7 @@ def _signs(told: Sequence[Told]) -> Iterator[Sign]:
     for one in told:
         for batch in one.launch.batches:
             if not batch.hole:
-                ts = None if batch.wall is None else datetime.fromtimestamp(batch.wall, UTC)
+                ts = moment(batch.wall)
                 yield Sign("progress", ts, f"step {batch.step}", batch.source, batch.line)
         if row := one.launch.waiting:
             what = "the generator waits for the trainer (the queue is full)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
@@ -12,6 +11,7 @@ import orjson
 import polars as pl
 
 from staleness_audit.parser import RunFacts, Sink, Staged
+from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.openrlhf.facts import Told, facts
 from staleness_parsers.openrlhf.filling import PASS_RATE, Filling, Share, fill
 from staleness_parsers.openrlhf.launches import Batch, Launch, find_launches
@@ -23,8 +23,8 @@ Row = dict[str, Any]
 
 def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Join what the units staged, write all rows, and state the facts."""
-    lines = _rows(staged, "openrlhf_lines", ["source", "line"])
-    scalars = _rows(staged, "openrlhf_scalars", ["source", "record"])
+    lines = near(_rows(staged, "openrlhf_lines", ["source", "line"]), "step", None, sink)
+    scalars = near(_rows(staged, "openrlhf_scalars", ["source", "record"]), "step", None, sink)
     found = [orjson.loads(row["text"]) for row in lines if row["kind"] == "flags"]
     settings = combine([*found, *(orjson.loads(row["text"]) for row in _rows(staged, "openrlhf_settings", ["source"]))])
     launches = find_launches(lines, scalars)
@@ -108,7 +108,8 @@ def _write_launch(attempt: int, told: Told, settings: Settings, writer: _Writer)
     for batch in reversed(launch.batches):
         if not batch.hole or batch.source:
             place = {"source": batch.source, "line": batch.line, "locator": batch.locator}
-        places.insert(0, {"attempt": attempt, "evidence": "derived" if batch.hole else "recorded", **place})
+        places.append({"attempt": attempt, "evidence": "derived" if batch.hole else "recorded", **place})
+    places.reverse()
     previous: Batch | None = None
     for number, (batch, where) in enumerate(zip(launch.batches, places, strict=True)):
         _write_step(batch, previous, where, settings, writer)
@@ -123,7 +124,7 @@ def _write_launch(attempt: int, told: Told, settings: Settings, writer: _Writer)
 
 
 def _write_step(batch: Batch, previous: Batch | None, where: Row, settings: Settings, writer: _Writer) -> None:
-    ended = _moment(batch.wall)
+    ended = moment(batch.wall)
     work = batch.work if batch.timed else None
     waited = None if work is None or previous is None else batch.metrics["timing/step_total"] - work
     began = None if batch.wall is None or work is None else batch.wall - work
@@ -132,7 +133,7 @@ def _write_step(batch: Batch, previous: Batch | None, where: Row, settings: Sett
         step=batch.step,
         v_train_lo=batch.step - 1,
         v_train_hi=batch.step - 1,
-        started=_moment(began),
+        started=moment(began),
         ended=ended,
         waited_us=None if waited is None else max(round(waited * 1e6), 0),
         updates=_updates(batch, settings),
@@ -140,7 +141,7 @@ def _write_step(batch: Batch, previous: Batch | None, where: Row, settings: Sett
         **where,
     )
     sync = None if batch.wall is None or work is None else batch.wall - batch.metrics["timing/broadcast"]
-    writer.add("syncs", version_lo=batch.step, version_hi=batch.step, started=_moment(sync), ended=ended, **where)
+    writer.add("syncs", version_lo=batch.step, version_hi=batch.step, started=moment(sync), ended=ended, **where)
     for raw, name in (("rollout/num_samples", "step.trajectories"), (PASS_RATE, PASS_RATE)):
         if raw in batch.metrics:
             value = batch.metrics[raw]
@@ -153,10 +154,6 @@ def _updates(batch: Batch, settings: Settings) -> int | None:
         return None
     epochs = settings.number("train.max_epochs")
     return batch.samples // size * epochs if epochs else None
-
-
-def _moment(wall: float | None) -> datetime | None:
-    return None if wall is None else datetime.fromtimestamp(wall, UTC)
 
 
 def _write_members(number: int, batch: Batch, told: Told, where: Row, settings: Settings, writer: _Writer) -> None:

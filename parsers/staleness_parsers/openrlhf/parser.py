@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import orjson
 import polars as pl
 
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
-from staleness_audit.readers.config import UnreadableConfig, read_config
+from staleness_audit.readers.config import UnreadableConfig, as_json, read_config
 from staleness_audit.readers.scalars import scalar_files
 from staleness_parsers.openrlhf.card import CARD
 from staleness_parsers.openrlhf.console import read_console
@@ -96,5 +95,5 @@ def _read_settings(run: RunFiles, source: str, sink: Sink) -> None:
         sink.diagnose("warning", "settings-unreadable", message, source=source)
         return
     if flags:
-        row = {"source": source, "text": orjson.dumps(flags, default=str).decode()}
+        row = {"source": source, "text": as_json(flags)}
         sink.write("openrlhf_settings", pl.DataFrame([row], schema={"source": pl.String, "text": pl.String}))

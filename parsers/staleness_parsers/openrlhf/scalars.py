@@ -10,6 +10,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink, Unit
+from staleness_audit.readers.config import as_json
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_parsers.openrlhf.console import KEPT
@@ -34,7 +35,7 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
         for scalar in read_values(run, source, ("train/global_step", "eval/global_step")):
             if isinstance(scalar, Text):
                 if scalar.tag == CONFIG and (flags := from_document(orjson.loads(scalar.text))):
-                    row = {"source": source, "text": orjson.dumps(flags, default=str).decode()}
+                    row = {"source": source, "text": as_json(flags)}
                     sink.write("openrlhf_settings", pl.DataFrame([row], schema=dict.fromkeys(row, pl.String)))
                 continue
             family, _, key = scalar.tag.partition("/")

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
+from staleness_audit.readers.config import as_json
 from staleness_audit.readers.lines import DamagedStream, blocks
 from staleness_parsers.prime_rl.values import dig, flag, items, table, text, whole
 
@@ -111,7 +112,7 @@ def read_config(run: RunFiles, piece: Piece, syntax: str, sink: Sink) -> None:
         return
     section = document.get("orchestrator")
     document = section if isinstance(section, dict) else document
-    dumped = orjson.dumps(document, default=str).decode()
+    dumped = as_json(document)
     sink.write("prime_config", pa.Table.from_pylist([{"source": piece.source, "document": dumped}], schema=CONFIG))
 
 

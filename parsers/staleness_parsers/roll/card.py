@@ -69,11 +69,12 @@ CARD = Card(
         ),
     ),
     betrays=(
-        "A damaged line or file is reported. A lost batch of spans is betrayed by a step whose batch cannot be "
-        "filled, or whose get_batch is missing, one of the driver's by a step without its own span; a lost dump or "
-        "pickle by the step's spans; lost lines of the agentic pipeline's printed configuration by the fields that it "
-        "always prints. Spans of prompts that nothing took, lines of RLVR's printed configuration (keep the YAML "
-        "beside the logs), and other lost console lines are betrayed by nothing."
+        "A damaged line or file is reported. A lost batch of spans is betrayed by numbers of prompts that are left "
+        "out, finished prompts without all responses or rewards, a pause that cut a request of which no sequel is "
+        "there, a step whose batch cannot be filled, or whose get_batch is missing; one of the driver's by a step "
+        "without its own span; a lost dump or pickle by the step's spans; lost lines of the agentic pipeline's printed "
+        "configuration by the fields that it always prints. Lines of RLVR's printed configuration (keep the YAML "
+        "beside the logs), other lost console lines, and the last spans of every file are betrayed by nothing."
     ),
     figures=(
         Figure(

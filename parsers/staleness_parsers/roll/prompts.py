@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from staleness_audit.parser import Sink
-from staleness_parsers.roll import rlvr
+from staleness_parsers.roll import gaps, rlvr
 from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, unused
 from staleness_parsers.roll.rows import Rows, moment
 
@@ -32,13 +32,14 @@ class Prompts:
         guess = (bool(known.settings.filters) and not named) or known.damaged
         sampled = [step for step in known.time.steps if self.completed.get((step.attempt, step.step)) is not False]
         outcome = rlvr.replay(
-            prompts, batches, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
+            prompts, batches, known.time, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
         )
-        if outcome.unsure and not guess:
+        if (outcome.unsure and not guess) or outcome.torn:
             steps = sorted({step for _, step in outcome.unsure})
+            whom = f"whom steps {steps[0]} to {steps[-1]} took, and " if steps else ""
             message = (
-                f"Spans of the scheduler are missing (its last seconds can be): whom steps {steps[0]} to {steps[-1]} "
-                "took, and what became of the others, is not known."
+                f"Spans of the scheduler are missing (its last seconds can be): {whom}what became of the others, is "
+                "not known."
             )
             self.sink.diagnose("warning", "lost-spans", message, opens="fates")
         uses: dict[str, list[tuple[int, int, bool]]] = defaultdict(list)
@@ -54,8 +55,9 @@ class Prompts:
         for prompt in prompts:
             mine = uses.get(prompt.key, [])
             own = outcome.windows.get((prompt.domain, prompt.attempt), every or [0])
-            options = rlvr.fates(prompt, known.time, own, size, filters=guess)
-            if known.damaged:
+            torn = known.damaged or (prompt.domain, prompt.attempt) in outcome.torn
+            options = rlvr.fates(prompt, known.time, own, size, filters=guess, torn=torn)
+            if torn:
                 options = [*options, ("pending", None, None)]
             if prompt.number is not None and (prompt.attempt, prompt.number) in filtered:
                 options = [("dropped", "filtered", None)]
@@ -188,14 +190,15 @@ class Prompts:
         known = self.known
         first_step = known.time.first.get(prompt.attempt, 0)
         found = []
-        for segment in response.segments:
-            update = known.time.update_before(segment["end"])
-            if update is None:
-                # Updates are missing: nothing older than the start step, nothing newer than the run came to.
-                update = (prompt.start_step or 0, max((s.step for s in known.time.steps), default=0))
-            low, high = update
+        for start, end, seen in gaps.requests(prompt, response):
+            low, high = self._update(prompt, end)
+            if not seen:
+                earliest = self._update(prompt, start)
+                if earliest == (low, high) and not known.time.pauses_between(prompt.attempt, start, end):
+                    continue
+                low = earliest[0]
             found.append((known.pushes.version(low, first_step)[0], known.pushes.version(high, first_step)[1]))
-        if not found:
+        if not response.segments:
             oldest = known.pushes.version(prompt.start_step or 0, first_step)[0]
             self.rows.span(
                 response.place, key, 0, (1 if tokens is None and ended else tokens or 0, tokens), (oldest, None)
@@ -216,6 +219,11 @@ class Prompts:
             place, key, 0, (max((tokens or 1) - 1, 0), None if tokens is None else tokens - 1), whole, started=started
         )
         self.rows.span(place, key, 1, (1, 1), found[-1], ended=stopped)
+
+    def _update(self, prompt: rlvr.Prompt, time: int) -> tuple[int, int]:
+        """Step of the last update before a time; where updates are missing, from the prompt's start to the last."""
+        newest = max((step.step for step in self.known.time.steps), default=0)
+        return self.known.time.update_before(time) or (prompt.start_step or 0, newest)
 
     def _stated(self, batches: Sequence[rlvr.Batch], size: int | None, unsure: set[tuple[int, int]]) -> None:
         """State how many trajectories each step took: rows of its dump, else prompts times n."""

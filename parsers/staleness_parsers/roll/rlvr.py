@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from staleness_parsers.roll import gaps
 from staleness_parsers.roll.settings import Settings
 from staleness_parsers.roll.timeline import Span, Step, Timeline
 
@@ -26,6 +27,7 @@ class Response:
     place: Span
     segments: list[Span] = field(default_factory=list)
     rewards: int = 0
+    scored: int | None = None  # when the first of them began
     open: bool = False
 
     @property
@@ -82,12 +84,14 @@ class Outcome:
     """The replay. ``taken``: per (domain, attempt, step) whom it certainly took, ``maybe``: whom perhaps.
 
     ``unsure``: (attempt, step) whose batch is not known. ``windows``: per (domain, attempt) the W that fit.
+    ``torn``: (domain, attempt) of which spans were lost.
     """
 
     taken: dict[tuple[str, int, int], list[Prompt]] = field(default_factory=dict)
     maybe: dict[tuple[str, int, int], list[Prompt]] = field(default_factory=dict)
     unsure: set[tuple[int, int]] = field(default_factory=set)
     windows: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    torn: set[tuple[str, int]] = field(default_factory=set)
 
 
 def build_prompts(spans: Sequence[Span], timeline: Timeline, batches: Mapping[str, Batch]) -> list[Prompt]:
@@ -146,6 +150,7 @@ def _responses(
             responses[parent].segments.append(row)
         else:
             responses[parent].rewards += 1
+            responses[parent].scored = min(responses[parent].scored or row["start"], row["start"])
     return responses, parents
 
 
@@ -202,6 +207,7 @@ def mark_committed(
 def replay(
     prompts: Sequence[Prompt],
     batches: Sequence[Batch],
+    timeline: Timeline,
     settings: Settings,
     size: int | None,
     oldest: Mapping[tuple[str, int, int], int],
@@ -230,6 +236,10 @@ def replay(
         adrift = min((p.start for p in members if p.start_step is None and p.committed), default=None)
         if adrift is not None:
             known = min(known, next((at for at, call in enumerate(own) if call.end >= adrift), known))
+        missing = gaps.unseen(members, timeline, size, max(outcome.windows[where]))
+        if any(one.lost for one in missing):
+            outcome.torn.add(where)
+        known = min(known, *(_undisturbed(own, taken, missing) for _, taken, _ in runs))
         for index, batch in enumerate(own):
             key = (*where, batch.step)
             lists = [taken[index] for _, taken, _ in runs]
@@ -251,6 +261,18 @@ def replay(
             outcome.maybe[key] = list(extra.values())
     _settle(outcome)
     return outcome
+
+
+def _undisturbed(calls: Sequence[Batch], taken: Sequence[Sequence[Prompt]], missing: Sequence[gaps.Unseen]) -> int:
+    """Return how many calls took nobody in whose place there may have been one that was finished unseen.
+
+    The oldest start steps go first, so whoever began in a later one than all that a call took was not waited for.
+    """
+    for index, (call, prompts) in enumerate(zip(calls, taken, strict=True)):
+        newest = max((prompt.start_step or 0 for prompt in prompts), default=call.step)
+        if any(one.since <= call.end and one.step <= newest for one in missing):
+            return index
+    return len(calls)
 
 
 def _lost_calls(prompts: Sequence[Prompt], batches: Sequence[Batch], sampled: Sequence[Step]) -> Iterator[Batch]:
@@ -339,12 +361,16 @@ def _walk(
     return taken, filled
 
 
+_Fate = tuple[str, str | None, int | None]
+
+
 def fates(
-    prompt: Prompt, timeline: Timeline, windows: Sequence[int], size: int | None, *, filters: bool
-) -> list[tuple[str, str | None, int | None]]:
+    prompt: Prompt, timeline: Timeline, windows: Sequence[int], size: int | None, *, filters: bool, torn: bool
+) -> list[_Fate]:
     """What may have become of a prompt that nothing took: (kind, reason, step then being collected) alternatives.
 
-    Nothing to say (pending, or left by a launch that ended) is an empty list.
+    Nothing to say (pending, or left by a launch that ended) is an empty list. ``torn``: spans of its scheduler were
+    lost, so a reward that is not there says nothing.
     """
     pauses, last = timeline.launch(prompt.attempt)
     if prompt.open or prompt.end is None:
@@ -352,27 +378,33 @@ def fates(
     scored = prompt.rewards >= (size or 1)
     home = timeline.pause_at(prompt.attempt, prompt.end)
     inside = home.step if home else None
-    found: dict[tuple[str, str | None, int | None], None] = {}
+    found: dict[_Fate, None] = {}
     for window in windows:
         expiry = None if prompt.start_step is None else prompt.start_step + window + 1
         if not scored:
-            if prompt.end > last:
-                found["pending", None, None] = None
-            elif inside is not None and (expiry is None or inside >= expiry):
-                found["cancelled", "stale", inside] = None
-            else:
-                found["lost", "error", inside] = None
-                if inside is not None:
-                    found["cancelled", "unknown", inside] = None
-        elif expiry is not None and expiry in pauses:
-            if prompt.committed or inside != expiry:
-                found["dropped", "stale", expiry] = None
-            else:
-                found["dropped", "stale", inside] = None
-                found["cancelled", "stale", inside] = None
-        else:
-            found["pending", None, None] = None
-        if scored and filters:
-            found["dropped", "filtered", None] = None
+            found |= dict.fromkeys(_unscored(prompt, expiry, inside, over=prompt.end > last))
+        if scored or torn:
+            found |= dict.fromkeys(_unneeded(expiry, inside, pauses, sure=prompt.committed))
+            if filters:
+                found["dropped", "filtered", None] = None
     options = list(found)
     return [] if [kind for kind, _, _ in options] == ["pending"] else options
+
+
+def _unscored(prompt: Prompt, expiry: int | None, inside: int | None, *, over: bool) -> list[_Fate]:
+    """What became of a prompt that ended without all rewards; ``inside``: in the pause of this step."""
+    if over:
+        return [("pending", None, None)]
+    if inside is not None and (expiry is None or inside >= expiry):
+        return [("cancelled", "stale", inside)]
+    failed: list[_Fate] = [("lost", "error", inside)]
+    return failed if prompt.place["failed"] else [*failed, ("cancelled", "unknown", inside)]
+
+
+def _unneeded(expiry: int | None, inside: int | None, pauses: Mapping[int, Span], *, sure: bool) -> list[_Fate]:
+    """What became of a finished prompt; ``sure``: it was not cancelled in the pause that collects its start step."""
+    if expiry is None or expiry not in pauses:
+        return [("pending", None, None)]
+    if sure or inside != expiry:
+        return [("dropped", "stale", expiry)]
+    return [("dropped", "stale", inside), ("cancelled", "stale", inside)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -127,6 +127,10 @@ class Timeline:
         pause = own[at].pause if at >= 0 else None
         return own[at] if pause is not None and pause["start"] <= time <= pause["end"] else None
 
+    def pauses_between(self, attempt: int, start: int, end: int) -> bool:
+        """Whether a launch's pause begins between two times: it aborts whatever request runs then."""
+        return any(start < pause["start"] <= end for pause in self.launch(attempt)[0].values())
+
     @property
     def attempts(self) -> list[int]:
         """Numbers of the launches."""
@@ -141,6 +145,7 @@ def from_spans(spans: Sequence[Span], sink: Sink) -> Timeline:
         if row["service"] in ("driver", None) and row["name"] in _CHILDREN and row["parent"]:
             children[row["parent"]].append(row)
     named = _named_by_batches(spans)
+    calls = _loose_calls(spans)
     entries: list[dict[str, Any]] = []
     for span, row in known.items():
         entries.append({"id": span, "step": row["step"], "start": row["start"], "row": row, "closed": True})
@@ -149,6 +154,7 @@ def from_spans(spans: Sequence[Span], sink: Sink) -> Timeline:
         if parent not in known and any(row["name"] != "generate" or row["service"] == "driver" for row in rows):
             first = min(rows, key=lambda row: row["start"])
             number = next((named[row["span"]] for row in rows if row["span"] in named), None)
+            number = _step_of_call(rows, calls) if number is None else number
             entries.append({"id": parent, "step": number, "start": first["start"], "row": first, "closed": False})
     entries.sort(key=lambda entry: (entry["start"], entry["id"]))
     timeline = Timeline(traced=bool(entries))
@@ -195,18 +201,39 @@ def _named_by_batches(spans: Sequence[Span]) -> dict[str, int]:
     }
 
 
+def _loose_calls(spans: Sequence[Span]) -> list[tuple[int, int, int]]:
+    """Calls of the scheduler (start, end, step) of which the driver's span is lost, in order."""
+    known = {row["span"] for row in spans if row["name"] == "generate"}
+    return sorted(
+        (row["start"], row["end"], row["step"])
+        for row in spans
+        if row["name"] == "get_batch" and row["step"] is not None and row["parent"] not in known
+    )
+
+
+def _step_of_call(rows: Sequence[Span], calls: Sequence[tuple[int, int, int]]) -> int | None:
+    """Step of these spans by the scheduler's calls (start, end, step): after its update, before its training."""
+    found = set()
+    for row in rows:
+        if row["name"] in ("stop_server", "model_update"):
+            at = bisect_left(calls, (row["end"],))
+            found |= {calls[at][2]} if at < len(calls) else set()
+        elif row["name"] == "train":
+            ended = [call for call in calls if call[1] <= row["start"]]
+            found |= {ended[-1][2]} if ended else set()
+    return found.pop() if len(found) == 1 else None
+
+
 def _between(previous: Mapping[str, Any] | None, later: Mapping[str, Any] | None, instance: str | None) -> int | None:
-    """Number of a step without its span: the one that is missing between its neighbours, or that follows the last."""
-    same_before = previous is not None and previous["row"]["instance"] == instance
-    same_after = later is not None and later["row"]["instance"] == instance and later["step"] is not None
-    if previous is not None and same_before:
-        number: int = previous["step"] + 1
-        if later is not None and same_after and previous["step"] < later["step"] <= number:
-            return None
-        return number
-    if later is not None and same_after and later["step"] > 0:
-        return int(later["step"]) - 1
-    return 0 if previous is None and not same_after else None
+    """Number of a step without its span: the only one missing between its neighbours, or that follows the last."""
+    before = previous["step"] if previous is not None and previous["row"]["instance"] == instance else None
+    after = later["step"] if later is not None and later["row"]["instance"] == instance else None
+    if after is None:
+        return 0 if previous is None else None if before is None else before + 1
+    if before is None:
+        return 0 if after == 1 else None
+    number: int = before + 1
+    return number if after == number + 1 or after <= before else None
 
 
 def from_lines(lines: Iterable[Mapping[str, Any]]) -> Timeline:

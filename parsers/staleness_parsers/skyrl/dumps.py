@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-import orjson
 import polars as pl
 import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Sink
+from staleness_audit.readers.config import as_json
 from staleness_audit.readers.pickle_values import BadPickle, Opaque, read_pickle
 from staleness_audit.readers.torch_files import BadTorchFile, Tensor, load, most_bytes, open_torch
 from staleness_parsers.skyrl.console import CONFIGS
@@ -189,7 +189,7 @@ def read_checkpoint(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
         return
     row: dict[str, Any] = {"source": piece.source, "step": step}
     if isinstance(config := content.get("config"), dict):
-        text = orjson.dumps(config, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        text = as_json(config)
         sink.write("skyrl_configs", pl.DataFrame([row | {"config": text}], schema=CONFIGS))
     if "consumed_uids" in content:
         lists = {name: content.get(name) for name in ("consumed_uids", "filtered_uids")}

@@ -75,9 +75,9 @@ class Step:
         return next((self.figures[key] for key in keys if key in self.figures), None)
 
     def size(self, *keys: str) -> int | None:
-        """Return a recorded number that is an integer."""
+        """Return a recorded number that is an integer, and no damaged digits beyond all counts."""
         figure = self.figure(*keys)
-        return int(figure.value) if figure and figure.value.is_integer() else None
+        return int(figure.value) if figure and figure.value.is_integer() and abs(figure.value) < 1 << 31 else None
 
     @property
     def taken(self) -> bool:

@@ -11,6 +11,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink
+from staleness_audit.readers.config import as_json
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_parsers.skyrl.console import CONFIGS, NUMBERS, wanted
@@ -45,7 +46,7 @@ def read_tracker(run: RunFiles, piece: Piece, sink: Sink) -> None:
     )
     sink.write("skyrl_numbers", frame)
     if config:
-        row = {"source": piece.source, "config": orjson.dumps(config, default=str).decode()}
+        row = {"source": piece.source, "config": as_json(config)}
         sink.write("skyrl_configs", pl.DataFrame([row], schema=CONFIGS))
 
 

@@ -36,6 +36,7 @@ the log's clock were UTC. ``number`` and ``count`` by kind: bar (steps done, of)
 
 _BAR = re.compile(r"^\s*\d{1,3}%\|[^|]*\|\s*(?P<done>\d{1,15})/(?P<of>\d{1,15}) \[[^\]]*\]")
 _RANK = re.compile(r"\[RANK (\d+)\]")
+_RANK_DIGITS = 6
 _MESSAGES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "drop": (r"dropping stale sample \(staleness=(-?\d{1,9}), max=(-?\d{1,9})\)", ("number", "count")),
     "score": (r"\[score\] scored (\d{1,9}) samples in [\d.]+s(?:, buffer_qsize=(\d{1,9}))?", ("count", "number")),
@@ -101,6 +102,8 @@ def _messages(segment: str, cut: bool, line: int, source: str, sink: Sink) -> It
         return
     first = _MESSAGE.search(text)
     rank = _RANK.search(text) if first else None
+    if first is not None and rank and len(rank[1]) > _RANK_DIGITS:
+        damage(sink, "console", source, "a message's rank cannot be read", line=line)
     if first is None or (rank and rank[1] != "0"):
         return
     ts = _seconds(text[:32])

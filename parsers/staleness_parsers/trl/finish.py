@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from staleness_audit.parser import RunFacts, Sink, Staged
+from staleness_audit.readers.numbers import near
 from staleness_parsers.trl import batches, write
 from staleness_parsers.trl.facts import Known, facts
 from staleness_parsers.trl.launches import Launch, console_segments, launches, metric_segments
@@ -33,7 +34,7 @@ _AHEAD = ("sample/staleness_max", "sample/staleness_mean", "sample/dropped_stale
 
 def finish_run(staged: Staged, sink: Sink, checkpoints: set[int]) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
-    records = _rows(staged, "trl_records", "origin", "source", "seq")
+    records = near(_rows(staged, "trl_records", "origin", "source", "seq"), "step", None, sink)
     log = _rows(staged, "trl_console", "source", "line", "seq")
     traces = _rows(staged, "trl_traces", "ts", "log_id", "trace_index")
     records, traces, configs = _one_run(records, traces, _rows(staged, "trl_configs", "origin", "source", "part"), sink)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import moment
 from staleness_audit.tables import SCHEMAS
 
 
@@ -44,4 +45,4 @@ class Rows:
 
 def time(seconds: float | None) -> datetime | None:
     """Return seconds since 1970 as a time."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return moment(seconds)

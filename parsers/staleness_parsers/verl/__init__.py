@@ -28,6 +28,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.numbers import near
 from staleness_parsers.verl import (
     console,
     dumps,
@@ -42,7 +43,7 @@ from staleness_parsers.verl import (
 )
 from staleness_parsers.verl.card import CARD
 from staleness_parsers.verl.files import METRIC_MARKS, Survey, survey
-from staleness_parsers.verl.launches import Launch, Row, launches, near
+from staleness_parsers.verl.launches import Launch, Row, launches
 from staleness_parsers.verl.settings import CONFIG_TABLE, Settings, choose, stage_config
 
 

@@ -29,6 +29,7 @@ SCHEMA: Final = pa.schema(
     ]
 )
 PADDING: Final = r"^pad[0-9a-f]{32}_"
+_FARTHEST: Final = 100_000
 DAMAGE_ROWS: Final = {"source": pl.String, "step": pl.Int64, "cut": pl.Boolean}
 
 
@@ -62,7 +63,8 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
                 pl.lit(piece.source).alias("source"),
                 "line",
                 pl.lit(step, pl.Int64).alias("file_step"),
-                pl.col("step").fill_null(step),
+                # A damaged digit must not ask for a step of its own far beyond the others.
+                pl.when((pl.col("step") - step).abs() < _FARTHEST).then("step").otherwise(step).alias("step"),
                 pl.col("uid"),
                 # Only rows without an id are joined by their prompt.
                 pl.when(pl.col("uid").is_null()).then("input").alias("input"),

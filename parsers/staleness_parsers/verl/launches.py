@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from staleness_audit.discovery import natural
-from staleness_audit.parser import Sink
 
 Row = dict[str, Any]
-_FARTHEST = 100_000
 
 
 @dataclass
@@ -76,31 +74,6 @@ def launches(records: Sequence[Row], messages: Sequence[Row], *, by_version: boo
     if found[0].start:
         found.insert(0, Launch(resumed=0))  # what it continues is another launch, of which no log is left
     return found
-
-
-def near(rows: Sequence[Row], name: str, kind: str | None, sink: Sink) -> list[Row]:
-    """Leave out rows (of a ``kind``) whose step in column ``name`` is nowhere near the others': a damaged digit.
-
-    Otherwise there would be a step for each number up to it.
-    """
-
-    def told(row: Row) -> bool:
-        return row[name] is not None and (kind is None or row["kind"] == kind)
-
-    numbers = sorted(row[name] for row in rows if told(row))
-    middle = numbers[len(numbers) // 2] if numbers else 0
-    far = [row for row in rows if told(row) and abs(row[name] - middle) > _FARTHEST]
-    if not far:
-        return list(rows)
-    sink.diagnose(
-        "error",
-        "step-damaged",
-        f"Step {far[0][name]} is more than {_FARTHEST:,} away from the others; {len(far)} such records were left out.",
-        source=far[0]["source"],
-        line=far[0]["line"],
-        opens="training",
-    )
-    return [row for row in rows if not told(row) or abs(row[name] - middle) <= _FARTHEST]
 
 
 def owner(found: Sequence[Launch], ends: Sequence[int], step: int) -> int | None:

@@ -7,11 +7,11 @@ thrown away by a resume (guide section 5 D).
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
 
 import polars as pl
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import moment
 from staleness_parsers.verl.aggregates import RowClass, Spread, row_classes
 from staleness_parsers.verl.launches import Row
 from staleness_parsers.verl.rows import STAMPED, Lengths, StepClasses, write_classes, write_rows, write_stamped
@@ -153,8 +153,8 @@ def _write_step(model: V1, step: Step, out: dict[str, list[Row]]) -> None:
             "completed": step.completed,
             "updates": _updates(model),
             "waited_us": None if waited is None else round(waited * 1e6),
-            "started": None if logged is None or spent is None else datetime.fromtimestamp(logged - spent, UTC),
-            "ended": None if logged is None else datetime.fromtimestamp(logged, UTC),
+            "started": None if logged is None or spent is None else moment(logged - spent),
+            "ended": moment(logged),
             **proof,
         }
     )

@@ -45,14 +45,14 @@ stated AS (
     SELECT
         coalesce(attempt, 0) AS attempt,
         step,
-        max(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'ge'))::BIGINT AS stated_lo,
-        min(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'le'))::BIGINT AS stated_hi,
-        max(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'ge'))::BIGINT AS stated_loss_lo,
-        min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le'))::BIGINT AS stated_loss_hi,
-        max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge'))::INTEGER AS stated_max_lo,
-        min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le'))::INTEGER AS stated_max_hi,
-        max(value) FILTER (quantity = 'staleness_min' AND op IN ('eq', 'ge'))::INTEGER AS stated_min_lo,
-        min(value) FILTER (quantity = 'first_step' AND op = 'eq')::INTEGER AS first_step
+        try_cast(max(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'ge')) AS BIGINT) AS stated_lo,
+        try_cast(min(value) FILTER (quantity = 'trajectories' AND op IN ('eq', 'le')) AS BIGINT) AS stated_hi,
+        try_cast(max(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'ge')) AS BIGINT) AS stated_loss_lo,
+        try_cast(min(value) FILTER (quantity = 'loss_tokens' AND op IN ('eq', 'le')) AS BIGINT) AS stated_loss_hi,
+        try_cast(max(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'ge')) AS INTEGER) AS stated_max_lo,
+        try_cast(min(value) FILTER (quantity = 'staleness_max' AND op IN ('eq', 'le')) AS INTEGER) AS stated_max_hi,
+        try_cast(max(value) FILTER (quantity = 'staleness_min' AND op IN ('eq', 'ge')) AS INTEGER) AS stated_min_lo,
+        try_cast(min(value) FILTER (quantity = 'first_step' AND op = 'eq') AS INTEGER) AS first_step
     FROM constraints
     GROUP BY ALL
 ),

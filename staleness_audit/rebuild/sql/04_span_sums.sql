@@ -26,7 +26,7 @@ SELECT
         min(CASE WHEN tokens_lo = 0 AND tokens_hi IS DISTINCT FROM 0 THEN version_lo END)
     ) AS v_end_lo,
     CASE WHEN NOT bool_or(version_hi IS NULL AND tokens_hi IS DISTINCT FROM 0) THEN greatest(
-        nullif(arg_max(ends, exact_order) FILTER (tokens_lo > 0) & 4294967295, 4294967295)::INTEGER,
+        (nullif(arg_max(ends, exact_order) FILTER (tokens_lo > 0) & 4294967295, 4294967295) - 2147483648)::INTEGER,
         CASE WHEN bool_or(timed) FILTER (tokens_lo > 0) <> bool_and(timed) FILTER (tokens_lo > 0) THEN
             max(version_hi) FILTER (tokens_lo > 0)
         END,
@@ -34,5 +34,8 @@ SELECT
     ) END AS v_end_hi,
     count(*) FILTER (tokens_hi IS DISTINCT FROM 0) <= 1
         AND NOT coalesce(bool_or(tokens_hi IS DISTINCT FROM 0 AND NOT steady), false) AS rises
-FROM (SELECT *, (version_lo::BIGINT << 32) | coalesce(version_hi, 4294967295) AS ends FROM token_spans)
+FROM (
+    -- Versions of damaged logs can be negative; an open end is the largest number.
+    SELECT *, version_lo * 4294967296 + coalesce(version_hi + 2147483648, 4294967295) AS ends FROM token_spans
+)
 GROUP BY key
