@@ -9,6 +9,7 @@ from staleness_audit.check.intervals import Interval
 from staleness_audit.rebuild import Rebuilt
 
 Rows = list[dict[str, Any]]
+_HOLDERS = (Interval, dict, list)
 
 
 class Classes:
@@ -54,10 +55,10 @@ def json_or_null(interval: Interval | None, bound: int | None) -> dict[str, Any]
 
 def jsonify(value: Any) -> Any:
     """Intervals inside dicts and lists as JSON."""
-    if isinstance(value, Interval):
+    if value.__class__ is Interval:
         return value.json()
-    if isinstance(value, dict):
-        return {key: jsonify(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if value.__class__ is dict:
+        return {key: jsonify(item) if item.__class__ in _HOLDERS else item for key, item in value.items()}
+    if value.__class__ is list:
         return [jsonify(item) for item in value]
     return value

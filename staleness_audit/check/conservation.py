@@ -55,9 +55,11 @@ def _has_crossed(document: Document) -> bool:
     while waiting:
         value = waiting.pop()
         if value.__class__ is dict:
-            low, high = value.get("lo"), value.get("hi")
-            if low is not None and high is not None and low > high:
-                return True
+            if "lo" in value:  # an interval holds nothing else
+                low, high = value["lo"], value.get("hi")
+                if low is not None and high is not None and low > high:
+                    return True
+                continue
             value = value.values()
         waiting += [part for part in value if part.__class__ is dict or part.__class__ is list]
     return False
