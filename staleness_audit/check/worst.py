@@ -15,6 +15,8 @@ from staleness_audit.check.intervals import Interval
 from staleness_audit.rebuild import Rebuilt, zoom
 
 Rows = list[dict[str, Any]]
+_Use = tuple[str | None, int, int]
+"""Trajectory, attempt and step."""
 
 
 def worst_violations(
@@ -44,25 +46,35 @@ def worst_violations(
     if not picked:
         return []
     with zoom(rebuilt, [row["trajectory_id"] for row in picked]) as connection:
-        return [_describe(connection, row, bound, groups_per_step, admitted_before, lost) for row in picked]
+        tokens = _by_use(
+            connection,
+            """SELECT members.trajectory_id, step_lives.attempt, step, token_uses.*
+               FROM token_uses JOIN members USING (key) JOIN step_lives USING (step_key)""",
+        )
+        places = _evidence(connection)
+    return [
+        _describe(
+            row,
+            tokens.get(_use_of(row), []),
+            places.get(_use_of(row), []),
+            bound,
+            groups_per_step,
+            admitted_before,
+            lost,
+        )
+        for row in picked
+    ]
 
 
 def _describe(
-    connection: duckdb.DuckDBPyConnection,
     use: Mapping[str, Any],
+    spans: Rows,
+    places: Rows,
     bound: int,
     groups_per_step: int | None,
     admitted_before: Mapping[int, int],
     lost: bool,
 ) -> dict[str, Any]:
-    spans = _rows(
-        connection,
-        """SELECT token_uses.* FROM token_uses JOIN members USING (key) JOIN step_lives USING (step_key)
-           WHERE members.trajectory_id = ? AND step_lives.attempt = ? AND step = ?""",
-        use["trajectory_id"],
-        use["attempt"],
-        use["step"],
-    )
     exceeding = [row for row in spans if row["staleness_hi"] is None or row["staleness_hi"] > bound]
     tokens = Interval(
         sum(row["loss_lo"] for row in spans if row["staleness_lo"] > bound),
@@ -83,7 +95,7 @@ def _describe(
         "in_flight": Interval(use["flight_lo"], use["flight_hi"]).open_above(lost).json(),
         "in_queue": Interval(use["queue_lo"], use["queue_hi"]).open_above(lost).json(),
         "stoppable_at": _stoppable(use, bound, groups_per_step, admitted_before.get(use["key"])),
-        "evidence": evidence(connection, use),
+        "evidence": places,
     }
 
 
@@ -128,35 +140,33 @@ def _admitted_before(connection: duckdb.DuckDBPyConnection, keys: Sequence[int])
     return {row["key"]: row["before"] for row in rows}
 
 
-def evidence(connection: duckdb.DuckDBPyConnection, use: Mapping[str, Any]) -> Rows:
-    """Return the log lines that prove a use's staleness: its oldest trained span, the use, the step."""
-    oldest = _rows(
+def _evidence(connection: duckdb.DuckDBPyConnection) -> dict[_Use, Rows]:
+    """Return, for every use, the log lines that prove its staleness: its oldest trained span, the use, the step."""
+    oldest = _by_use(
         connection,
-        """SELECT spans.source, spans.line, spans.locator, spans.evidence, spans.version_lo, spans.version_hi
+        """SELECT members.trajectory_id, step_lives.attempt, step, spans.source, spans.line, spans.locator, spans.evidence
            FROM token_uses JOIN members USING (key) JOIN step_lives USING (step_key)
            JOIN spans ON spans.trajectory_id = members.trajectory_id AND spans.span_index IS NOT DISTINCT FROM token_uses.span_index
-           WHERE members.trajectory_id = ? AND step_lives.attempt = ? AND step = ? AND (loss_hi IS NULL OR loss_hi > 0)
-           ORDER BY token_uses.staleness_lo DESC, spans.span_index LIMIT 1""",
-        use["trajectory_id"],
-        use["attempt"],
-        use["step"],
+           WHERE loss_hi IS NULL OR loss_hi > 0
+           ORDER BY token_uses.staleness_lo DESC, spans.span_index""",
     )
-    uses = _rows(
+    uses = _by_use(
         connection,
-        "SELECT source, line, locator, evidence FROM uses WHERE trajectory_id = ? AND coalesce(attempt, 0) = ? AND step = ? LIMIT 1",
-        use["trajectory_id"],
-        use["attempt"],
-        use["step"],
+        "SELECT trajectory_id, coalesce(attempt, 0) AS attempt, step, source, line, locator, evidence FROM uses",
     )
-    steps = _rows(
+    steps = _by_use(
         connection,
-        "SELECT source, line, locator, evidence, v_train_lo, v_train_hi FROM steps WHERE coalesce(attempt, 0) = ? AND step = ? LIMIT 1",
-        use["attempt"],
-        use["step"],
+        """SELECT NULL AS trajectory_id, coalesce(attempt, 0) AS attempt, step, source, line, locator, evidence FROM steps
+           WHERE (coalesce(attempt, 0), step) IN (SELECT (coalesce(attempt, 0), step) FROM uses)""",
     )
-    places = []
-    for what, rows in (("oldest trained tokens", oldest), ("taken by the step", uses), ("the step", steps)):
-        places += [
+    found: dict[_Use, Rows] = {}
+    for use in uses:
+        told = (
+            ("oldest trained tokens", oldest.get(use, [])),
+            ("taken by the step", uses[use]),
+            ("the step", steps.get((None, *use[1:]), [])),
+        )
+        found[use] = [
             {
                 "source": row["source"],
                 "line": row["line"],
@@ -164,13 +174,26 @@ def evidence(connection: duckdb.DuckDBPyConnection, use: Mapping[str, Any]) -> R
                 "what": what,
                 "known": row["evidence"],
             }
-            for row in rows
+            for what, rows in told
+            for row in rows[:1]
             if row["source"] is not None
         ]
-    return places
+    return found
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, query: str, *parameters: Any) -> Rows:
-    cursor = connection.execute(query, list(parameters))
+def _use_of(row: Mapping[str, Any]) -> _Use:
+    return row["trajectory_id"], row["attempt"], row["step"]
+
+
+def _by_use(connection: duckdb.DuckDBPyConnection, query: str) -> dict[_Use, Rows]:
+    """Return the rows of a query by the use that they speak of, in their order."""
+    found: dict[_Use, Rows] = {}
+    for row in _rows(connection, query):
+        found.setdefault(_use_of(row), []).append(row)
+    return found
+
+
+def _rows(connection: duckdb.DuckDBPyConnection, query: str) -> Rows:
+    cursor = connection.execute(query)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
