@@ -13,6 +13,7 @@ from helpers.command import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fuzz.mutate import NUMBER, ODD
 from fuzz.targets import SAMPLES, TARGETS, seeds
 from staleness_audit.readers.config import UnreadableConfig, parse_config
 from staleness_audit.readers.pickle_values import BadPickle, read_pickle
@@ -39,13 +40,24 @@ def test_the_corpus_is_small_and_belongs_to_targets() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TARGETS if name.startswith("parser-")])
 def test_parsers_end_with_a_result_or_a_sentence(name: str) -> None:
-    """Each kind of file is cut in its middle, emptied, and exchanged for noise."""
+    """Each kind of file is cut in its middle, emptied, exchanged for noise, and given odd numbers."""
     for number, data in enumerate(seeds(name)):
-        kind = bytes([number])
-        for other in (data[1 : len(data) // 2], b"", b"\x00\xff{\n" * 50, data[1:].replace(b"1", b"9" * 25)):
+        kind, body = data[:1], data[1:]
+        assert kind == bytes([number])
+        for other in (body[: len(body) // 2], b"", b"\x00\xff{\n" * 50, *(_odd(body, text) for text in ODD)):
             TARGETS[name](kind + other)
     for path in (CORPUS / name).glob("*"):
         TARGETS[name](path.read_bytes())
+
+
+def _odd(body: bytes, text: bytes) -> bytes:
+    """Put a text instead of the first and the third number of every other line."""
+    lines = body.splitlines(keepends=True)
+    for index in range(len(text) % 2, len(lines), 2):
+        places = list(NUMBER.finditer(lines[index]))
+        for place in places[2:3] + places[:1]:
+            lines[index] = lines[index][: place.start()] + text + lines[index][place.end() :]
+    return b"".join(lines)
 
 
 OPCODES = b"NK\x88\x89]})(\x8f0122aeslutd\x85\x86\x87\x90\x91\x94hRbQ\x81.co\x93\x92"

@@ -33,6 +33,7 @@ IDS = [
 OUTPUTS = ["sarif:x.sarif", "junit:x.xml", "markdown:x.md", "github:x.txt", "json:x.json"]
 
 
+@pytest.mark.slow
 def test_ids_are_text_to_every_language_they_pass_through(event_log: Any, tmp_path: Path) -> None:
     """Each id is a trajectory, a group, a worker and a reason; all are trained at staleness 2, so all are told of."""
     log = event_log("run", bound=1, framework=IDS[3], config={text: text for text in IDS})
