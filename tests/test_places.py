@@ -78,6 +78,23 @@ def test_a_run_on_s3_is_judged_like_its_copy_here(store: ObjectStore, case: str)
     assert without_path(there) == without_path(document(folder, "--bound", "2"))
 
 
+@pytest.mark.slow
+def test_an_audit_at_a_url_is_verified_there_and_on_a_copy(store: ObjectStore, tmp_path: Path) -> None:
+    """Contents cannot be compared with a copy's, sizes can: a file of other bytes and size is named."""
+    folder = Path(shutil.copytree(SAMPLES / "events" / "kept_bound1" / "run", tmp_path / "copy"))
+    url = put(folder, "s3://bucket/run")
+    assert run("audit", url, "--format", "json", "--output", "audit.json").exit_code == 0
+    there = run("verify", "audit.json", url)
+    assert (there.exit_code, "unchecked" in there.stdout) == (0, False), there.output
+    here = run("verify", "audit.json", folder)
+    assert (here.exit_code, here.stdout.startswith("same")) == (0, True), here.output
+    assert "unchecked contents of the inputs: recorded by their listing, now by their bytes" in here.stdout
+    (log,) = folder.iterdir()
+    log.write_bytes(log.read_bytes() + b"\n")
+    changed = run("verify", "audit.json", folder)
+    assert changed.exit_code == 1 and f"input {log.name}: recorded " in changed.stdout
+
+
 def test_compressed_logs_are_streamed(store: ObjectStore, two_step_run: Any, tmp_path: Path) -> None:
     """The same log as it is, as .gz and as .zst: the same verdict, and the object is named with its suffix."""
     log = next(two_step_run("run", bound=1).glob("*.jsonl"))

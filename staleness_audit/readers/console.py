@@ -150,6 +150,17 @@ def parse_local_time(text: str) -> tuple[datetime | None, str]:
     return moment, text[found.end() :]
 
 
+def number_of(digits: str | bytes) -> int:
+    """Return the whole number that digits spell, as they do in a message that a pattern has found.
+
+    One of more than 18 digits counts nothing that there is: it is cut to 10**18, which 64 bits hold and every check of
+    a range refuses, and Python would refuse to read the longest.
+    """
+    if len(digits) <= 18:
+        return int(digits)
+    return -(10**18) if digits[:1] in ("-", b"-") else 10**18
+
+
 def parse_dict(text: str) -> dict[str, object] | None:
     """Read the printed form of a flat Python dict as loggers print metrics; None if it is none (for instance cut).
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from staleness_audit.discovery import discover
-from staleness_audit.readers.console import Messages, parse_dict, undecorate
+from staleness_audit.readers.console import Messages, number_of, parse_dict, undecorate
 from staleness_audit.readers.lines import GarbledText, numbered_lines, telling_lines
 
 LOG = "step 1 \r\nnothing\n\x1b[36m(A pid=7)\x1b[0m step 2\nstep \xff\n\nstep cut"
@@ -119,3 +119,9 @@ def test_numbers_and_text_that_no_table_can_hold_become_ones_that_it_can() -> No
 
 def test_a_list_is_no_key() -> None:
     assert parse_dict("{[1]: 2}") is None
+
+
+def test_a_number_of_any_length_is_one_that_tables_can_hold() -> None:
+    """Python would refuse to read 5000 digits, and 64 bits hold 18 of them."""
+    assert [number_of(digits) for digits in ("7", "-07", b"9" * 18)] == [7, -7, 10**18 - 1]
+    assert [number_of(digits) for digits in ("9" * 5000, "-" + "9" * 25, b"9" * 19)] == [10**18, -(10**18), 10**18]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import undecorate
+from staleness_audit.readers.console import number_of, undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.areal.scalars import SCALARS, short_name
 
@@ -125,8 +125,8 @@ def _row(plain: str) -> dict[str, Any] | None:
         return {
             "us": _local(found["time"]),
             "kind": kind,
-            "number": None if groups.get("number") is None else int(groups["number"]),
-            "rank": int(rank or 0),
+            "number": None if groups.get("number") is None else number_of(groups["number"]),
+            "rank": number_of(rank or "0"),
             "controller": "Controller" in found["logger"],
             "role": groups.get("role"),
             "text": groups.get("text"),

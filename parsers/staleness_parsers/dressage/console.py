@@ -13,7 +13,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.console import parse_local_time, undecorate
+from staleness_audit.readers.console import number_of, parse_local_time, undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
 
 LINES: Final[dict[str, Any]] = {
@@ -98,7 +98,7 @@ def _read_line(raw: str) -> dict[str, Any] | None:
             if kind == "failed_group":
                 completed = _COMPLETED.search(rest)
                 fields |= {
-                    "completed": int(completed[1]) if completed else 0,
+                    "completed": number_of(completed[1]) if completed else 0,
                     "sessions": [name for name in _SESSION.findall(rest) if name != "None"],
                 }
             elif kind == "rejected":
@@ -106,7 +106,7 @@ def _read_line(raw: str) -> dict[str, Any] | None:
                     label.strip(" '\"") for found in _LABELS.findall(rest) for label in found.split(",") if label
                 ]
                 if most := _SPAN.search(rest):
-                    fields["max_preempts"] = int(most[1])
+                    fields["max_preempts"] = number_of(most[1])
             elif rest:
                 fields["text"] = rest[:200]
             return {"local": local, "kind": kind, "fields": orjson.dumps(fields).decode()}

@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Final
 
 from staleness_audit.discovery import RunFiles
+from staleness_audit.readers.console import number_of
 from staleness_parsers.nemo_rl import files
 
 _HEAD: Final = 1 << 20
@@ -67,7 +68,7 @@ def _look(run: RunFiles, folder: str) -> _Folder:
             fresh = False
         elif fresh is None and (found := _BEGINS.search(head)):
             counted = found["from_0"] or found["from_0_too"]
-            step = int(counted) if counted is not None else int(found["from_1"] or found["from_1_too"]) - 1
+            step = number_of(counted) if counted is not None else number_of(found["from_1"] or found["from_1_too"]) - 1
             fresh = step <= 0
         if config is None and (printed := _CONFIG.search(head)):
             config = printed[0].strip()

@@ -12,7 +12,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.console import parse_dict, stage_lines, strip_ansi, undecorate
+from staleness_audit.readers.console import number_of, parse_dict, stage_lines, strip_ansi, undecorate
 from staleness_audit.readers.lines import telling_lines
 from staleness_parsers.openrlhf.settings import command_line
 
@@ -89,7 +89,7 @@ def _read_line(raw: str) -> list[dict[str, Any]]:
     clean = strip_ansi(raw)
     rows: list[dict[str, Any]] = []
     if "0/" in clean:
-        rows += [{"kind": "call", "count": int(total)} for total in _CALL.findall(clean)]
+        rows += [{"kind": "call", "count": number_of(total)} for total in _CALL.findall(clean)]
     if (flags := command_line(clean)) is not None:
         rows.append({"kind": "flags", "text": orjson.dumps(flags).decode()})
     line = undecorate(clean)
@@ -107,15 +107,15 @@ def _message(message: str, *, synchronous: bool) -> dict[str, Any] | None:
     if found := _STEP.match(message):
         values = parse_dict(found["text"])
         if values is None:
-            return {"kind": "step_damaged", "step": int(found["step"])}
-        return {"kind": "step_sync" if synchronous else "step", "step": int(found["step"]), "text": _kept(values)}
+            return {"kind": "step_damaged", "step": number_of(found["step"])}
+        return {"kind": "step_sync" if synchronous else "step", "step": number_of(found["step"]), "text": _kept(values)}
     if found := _FILTERED.match(message):
         # The list of scores has one entry per member of the group; a cut one tells nothing about their number.
         whole = found["scores"].rstrip().endswith("]")
         return {"kind": "filtered", "count": len(_SCORE.findall(found["scores"])) if whole else None}
     for kind, pattern in _SIMPLE:
         if found := pattern.match(message):
-            groups = {key: int(value) for key, value in found.groupdict().items()}
+            groups = {key: number_of(value) for key, value in found.groupdict().items()}
             return {"kind": kind, **groups}
     return None
 

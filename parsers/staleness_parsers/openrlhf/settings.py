@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from staleness_audit.readers.console import number_of
+
 NAMES: Final[Mapping[str, str]] = {
     "async_train": "train.async_enable",
     "async_queue_size": "train.async_queue_size",
@@ -62,7 +64,7 @@ def command_line(text: str) -> dict[str, Any] | None:
     if program := _PROGRAM.search(text):
         found = from_arguments(_words(text[program.end() :]))
     for name, value in _VARIABLE.findall(text):
-        found[NAMES[name]] = int(value)
+        found[NAMES[name]] = number_of(value)
     return found or None
 
 
@@ -124,7 +126,7 @@ def _key(name: str) -> str | None:
 def _value(text: str) -> int | bool | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
+    return number_of(text) if re.fullmatch(r"-?\d+", text) else text
 
 
 def combine(sources: list[dict[str, Any]]) -> Settings:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import strip_ansi, undecorate
+from staleness_audit.readers.console import number_of, strip_ansi, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 LOG = pa.schema(
@@ -194,16 +194,16 @@ def _classify(message: str) -> dict[str, Any] | None:
 def _step_fields(row: dict[str, Any], message: str) -> None:
     """``count`` = traces shipped, ``running`` = recorded maximum, ``word`` = which code wrote the line."""
     if shipped := _SHIPPED.search(message):
-        row["count"] = int(shipped[1])
+        row["count"] = number_of(shipped[1])
     if recorded := _RECORDED_MAX.search(message):
-        row["running"] = int(recorded[1])
+        row["running"] = number_of(recorded[1])
     if _OLD_STEP.match(message):
         row["word"] = "old"
         if level := _OLD_LEVEL.search(message):
-            row["running"] = int(level[1])
+            row["running"] = number_of(level[1])
     elif recorded:
         row["word"] = "cancelled" if "| Cancelled " in message else "no cancelled"
 
 
 def _int(value: str | None) -> int | None:
-    return int(value) if value is not None and value.isdigit() else None
+    return number_of(value) if value is not None and value.isdecimal() else None

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFile, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import parse_local_time, undecorate
+from staleness_audit.readers.console import number_of, parse_local_time, undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
 
 TABLE: Final = "psrl_messages"
@@ -161,7 +161,7 @@ def _split(text: str, stem: str, console: bool) -> tuple[str | None, datetime | 
 def _read(component: str, message: str) -> Iterator[dict[str, Any]]:
     for owner, kind, word, pattern in _PLAIN:
         if word in message and component.startswith(owner) and (match := pattern.search(message)):
-            yield {"kind": kind, "numbers": [int(group) for group in match.groups()]}
+            yield {"kind": kind, "numbers": [number_of(group) for group in match.groups()]}
             return
     for owner, kind, pattern in _IDS:
         if component == owner and (match := pattern.search(message)):
@@ -172,7 +172,7 @@ def _read(component: str, message: str) -> Iterator[dict[str, Any]]:
     if component != TRACKER:
         return
     if match := _PULL.search(message):
-        yield {"kind": "pull", "numbers": [int(match[2])], "worker": instance(match[1])}
+        yield {"kind": "pull", "numbers": [number_of(match[2])], "worker": instance(match[1])}
     elif entry := _ENTRY_LINE.search(message):
         yield _entry(entry, message)
 
@@ -193,9 +193,9 @@ def _entry(entry: re.Match[str], message: str) -> dict[str, Any]:
     return {
         "kind": "validation" if entry["validate"] == "True" else kind or "entry",
         "numbers": [
-            int(entry["prompt"]),
+            number_of(entry["prompt"]),
             min(version, default=-1),
-            *(int(number) for number in (slots or [("-1", "-1")])[-1]),
+            *(number_of(number) for number in (slots or [("-1", "-1")])[-1]),
         ],
         "ids": _numbers(entry["index"]),
         "worker": instance(entry["instance"]),
@@ -206,12 +206,12 @@ def _snapshot(message: str) -> Iterator[dict[str, Any]]:
     found, counts = _SNAPSHOT.search(message), _COUNTS.search(message)
     if found and counts:
         for request, tokens in _COUNT.findall(counts[1]):
-            if int(tokens):
-                yield {"kind": "snapshot", "numbers": [int(found[1]), int(request), int(tokens)]}
+            if number_of(tokens):
+                yield {"kind": "snapshot", "numbers": [number_of(found[1]), number_of(request), number_of(tokens)]}
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"-?\d+", text)]
+    return [number_of(number) for number in re.findall(r"-?\d+", text)]
 
 
 def instance(text: str) -> str:

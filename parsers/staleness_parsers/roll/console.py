@@ -16,7 +16,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_printed, read_config
-from staleness_audit.readers.console import undecorate
+from staleness_audit.readers.console import number_of, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_scalars
@@ -122,7 +122,7 @@ def _message(text: str) -> dict[str, Any] | None:
     for kind, word, pattern in _MESSAGES:
         if word in text and (found := pattern.search(text)):
             groups = found.groupdict()
-            numbers = {name: int(groups[name]) if groups.get(name) else None for name in ("step", "value")}
+            numbers = {name: number_of(groups[name]) if groups.get(name) else None for name in ("step", "value")}
             return {"kind": kind, **numbers, "text": groups.get("text")}
     return None
 
@@ -195,7 +195,7 @@ def metric_rows(
     plain = {key.split("@", 1)[0]: value for key, value in metrics.items()}
     for key in ("system/global_step", "system/step"):
         step = plain.get(key) if step is None else step
-    if not isinstance(step, int | float) or isinstance(step, bool) or step != int(step):
+    if not isinstance(step, int | float) or isinstance(step, bool) or not float(step).is_integer():
         return
     for name, value in plain.items():
         if _WANTED.match(name) and isinstance(value, int | float) and value == value:  # noqa: PLR0124 - NaN

@@ -21,7 +21,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_printed
-from staleness_audit.readers.console import Messages, parse_dict, strip_ansi, undecorate
+from staleness_audit.readers.console import Messages, number_of, parse_dict, strip_ansi, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 
 MARKS: Final[dict[str, Any]] = {
@@ -183,7 +183,7 @@ class _Reader:
             kind, values = told
             number, value = values.get("number"), values.get("value")
             row |= {"kind": kind, "word": values.get("word"), "text": text[:200]}
-            row |= {"number": int(number) if number else None, "value": float(value) if value else None}
+            row |= {"number": number_of(number) if number else None, "value": float(value) if value else None}
         elif found["function"] == "_setup_trainer" and _YAML.match(text) and text.strip():
             row |= {"kind": "config"}
             self.body = [text]

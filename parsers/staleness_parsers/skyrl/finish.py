@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 import orjson
 
 from staleness_audit.parser import Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
+from staleness_audit.readers.console import number_of
 from staleness_parsers.skyrl.batches import Frame, Group, frame_of, loss_tokens, solve_batch, whole_trajectories
 from staleness_parsers.skyrl.card import BATCH_REASON, CONVERSION, NO_LIMIT, STRICT, UNIT
 from staleness_parsers.skyrl.drops import drops, drops_are_told, left_over
@@ -259,4 +260,4 @@ def _rows(staged: Staged, table: str) -> list[dict[str, Any]]:
 
 
 def _whole(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    return number_of(text) if text is not None and text.isdecimal() else None

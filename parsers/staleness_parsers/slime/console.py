@@ -16,7 +16,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.console import Messages, parse_dict, parse_local_time, stage_lines, undecorate
+from staleness_audit.readers.console import Messages, number_of, parse_dict, parse_local_time, stage_lines, undecorate
 from staleness_audit.readers.lines import telling_lines
 
 LINES: Final[dict[str, Any]] = {
@@ -138,7 +138,7 @@ def _read_line(raw: str) -> Row | None:
         row["number"] = float(number)
     for name, group in (("rollout", "id"), ("count", "count")):
         if (found := groups.get(group)) is not None:
-            row[name] = int(found)
+            row[name] = number_of(found)
     if kind == "timer":
         row |= {"kind": f"{row['text']}_{'end' if number else 'start'}", "text": None}
     elif kind in {"perf", "step", "critic_step"}:
@@ -168,7 +168,7 @@ def _read_path(row: Row) -> None:
     """Take the rollout id out of the name of a saved file (never following the path)."""
     found = _SAVED_ID.search(str(row["text"]).rsplit("/", 1)[-1])
     if found:
-        row["rollout"] = int(found["id"])
+        row["rollout"] = number_of(found["id"])
         if found["eval"]:
             row["kind"] = "saved_eval"
 

@@ -11,6 +11,7 @@ trained sample that the rollout dump does not hold).
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -488,16 +489,17 @@ def _at(column: object, index: int) -> object:
 
 def _values(column: object) -> Sequence[Any]:
     if isinstance(column, Tensor):
-        return [int(value) for value in column.flat()]
+        values = column.flat()
+        return [int(value) for value in values] if all(map(math.isfinite, values)) else ()
     return column if isinstance(column, list) else ()
 
 
 def _whole_number(value: object) -> int | None:
     if isinstance(value, Tensor) and value.numel == 1:
         value = value.flat()[0]
-    return (
-        int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value) else None
-    )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if isinstance(value, int) or value.is_integer() else None
 
 
 def _orphan(root: str, rollout: int, sample: Trained) -> dict[str, Any]:

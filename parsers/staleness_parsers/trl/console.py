@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import parse_dict, parse_local_time, strip_ansi
+from staleness_audit.readers.console import number_of, parse_dict, parse_local_time, strip_ansi
 from staleness_audit.readers.lines import DamagedStream, telling_lines
 from staleness_parsers.trl.metrics import KEEP, Writer, damage, number
 
@@ -84,7 +84,7 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
 def _messages(segment: str, cut: bool, line: int, source: str, sink: Sink) -> Iterator[dict[str, Any]]:
     text = strip_ansi(segment) if "\x1b" in segment else segment
     if bar := _BAR.match(text):
-        yield {"kind": "bar", "number": int(bar["done"]), "count": int(bar["of"])}
+        yield {"kind": "bar", "number": number_of(bar["done"]), "count": number_of(bar["of"])}
         text = text[bar.end() :]
     text = text.strip()
     # Completions are printed in boxes and may say anything.
@@ -108,7 +108,7 @@ def _messages(segment: str, cut: bool, line: int, source: str, sink: Sink) -> It
         kind = match.lastgroup or ""
         at = _MESSAGE.groupindex[kind]
         found = {name: match[at + offset] for offset, name in enumerate(_MESSAGES[kind][1], 1)}
-        yield {"kind": kind, "ts": ts, **{name: int(value) for name, value in found.items() if value is not None}}
+        yield {"kind": kind, "ts": ts, **{name: number_of(value) for name, value in found.items() if value is not None}}
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import parse_dict, undecorate
+from staleness_audit.readers.console import number_of, parse_dict, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
 from staleness_parsers.verl import metrics
 from staleness_parsers.verl.settings import write_config
@@ -153,7 +153,7 @@ class _Reader:
             self._records.append({"source": self._source, "line": number, "origin": "console", "pid": pid, **record})
         for kind, (word, pattern) in _MESSAGES.items():
             if word in text and (found := pattern.search(text)):
-                numbers = [int(value) for name, value in _groups(found) if name is None and value is not None]
+                numbers = [number_of(value) for name, value in _groups(found) if name is None and value is not None]
                 words = dict(zip("abc", numbers, strict=False))
                 self._message(number, pid, kind, {**words, "text": found.groupdict().get("text")}, text)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
+from staleness_audit.readers.console import number_of
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
 from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_scalars
@@ -140,7 +141,7 @@ def parse_record(text: str) -> dict[str, Any] | None:
         key, _, printed = part.partition(":")
         if key in _SHORT and (value := _VALUE.match(printed)) and value[1] != "nan":
             values[_SHORT[key]] = float(value[1])
-    return {"step": int(found[1]), **values}
+    return {"step": number_of(found[1]), **values}
 
 
 def most_rows(record: Mapping[str, Any] | None) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -169,7 +170,9 @@ def _tagged(key: str, tag: Mapping[str, Any], loss: int | None) -> dict[str, Any
 
 def _whole(value: object) -> int | None:
     value = scalar_value(value)
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if math.isfinite(value) else None
 
 
 def _masks(storage: object) -> Iterator[tuple[int, int]]:

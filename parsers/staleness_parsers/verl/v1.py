@@ -131,7 +131,7 @@ def _scale(settings: Settings, found: Sequence[Launch]) -> int:
         return 1
     batch, mini = settings.count("data.train_batch_size"), settings.count("actor_rollout_ref.actor.ppo_mini_batch_size")
     fractions = any(
-        value is not None and value != int(value)
+        value is not None and not value.is_integer()
         for launch in found
         for record in launch.records.values()
         for value in (record["worst_max"], record["worst_min"], record["last_max"], record["last_min"])
