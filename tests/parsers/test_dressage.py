@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -422,3 +423,15 @@ def test_the_frameworks_version_gap_is_no_staleness(tmp_path):
     assert spans(tables) == STORY_SPANS
     told = {(row["raw_name"], row["step"]): row["name"] for row in tables.scan("reported").collect().to_dicts()}
     assert "step.staleness_max" not in told.values()
+
+
+def test_a_mask_that_holds_anything_but_0_and_1_is_none(tmp_path):
+    """Found by fuzzing: a list in it, which no set can hold. What the session made is known all the same."""
+    run = story(tmp_path / "run")
+    whole = {name: len(rows) for name, rows in spans(run.tables()).items()}
+    file = next(run.folder.rglob("s3a/session.json"))
+    damaged = re.sub(r'("full_loss_mask": *\[\s*)\d', r"\1[]", file.read_text(), count=1)
+    assert damaged != file.read_text()
+    file.write_text(damaged)
+    found = spans(run.tables())
+    assert found.keys() == whole.keys() and found["s3a"]

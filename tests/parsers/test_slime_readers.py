@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from staleness_parsers.slime.calls import read_sample
+from staleness_parsers.slime.dumps import _whole_number
 
 from staleness_audit.discovery import discover
 from staleness_audit.errors import OptionalReaderMissing
@@ -261,3 +263,10 @@ def test_local_times():
     assert moment is not None
     assert (moment.isoformat(), rest) == ("2026-11-29T15:30:20", "timer.py:24 - Timer train start")
     assert parse_local_time("[2026-13-29 15:30:20] x")[0] is None
+
+
+def test_a_sample_may_hold_anything() -> None:
+    """A list in a mask, numbers that are none: found by fuzzing, and by looking for its like."""
+    sample = read_sample({"response_length": 2, "loss_mask": [[], 1]})
+    assert sample is not None and "its loss_mask does not fit its response_length" in sample.problems
+    assert [_whole_number(value) for value in (2.0, 3, 2.5, math.nan, math.inf, True, "2")] == [2, 3, *[None] * 5]

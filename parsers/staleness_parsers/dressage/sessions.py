@@ -149,7 +149,7 @@ def _segment_spans(part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the runs of a segment; of one without usable labels all its output tokens as one."""
     tokens, mask = part.get("tokens"), part.get("full_loss_mask")
     size = len(tokens) if isinstance(tokens, list) else 0
-    usable = isinstance(mask, list) and len(mask) == size and set(mask) <= {0, 1}
+    usable = isinstance(mask, list) and len(mask) == size and all(bit in (0, 1) for bit in mask)
     labels = token_labels(part, size) if size else None
     if labels is not None:
         bits: list[int] = mask if usable and isinstance(mask, list) else []
@@ -166,8 +166,8 @@ def _segment_spans(part: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             }
         return
     ones = sum(mask) if usable and isinstance(mask, list) else 0
-    counted = as_dict(part.get("extra_info")).get("output_token_count")
-    exact = counted if isinstance(counted, int) and counted >= ones else None
+    counted = as_count(as_dict(part.get("extra_info")).get("output_token_count"))
+    exact = counted if counted is not None and counted >= ones else None
     yield {"tokens_lo": exact or ones, "tokens_hi": exact if exact is not None else size or None, "loss_hi": None}
 
 
@@ -182,7 +182,7 @@ def _sample(value: dict[str, Any], file: RunFile, sessions: list[dict[str, Any]]
         row = {"tokens_lo": run.tokens_lo, "tokens_hi": run.tokens_hi, "loss_lo": 0, "loss_hi": run.tokens_hi}
         labels = {"label_lo": run.label_lo, "label_hi": run.label_hi}
         index = value.get("segment_index")
-        index = index if isinstance(index, int) else 0
+        index = index if isinstance(index, int) and 0 <= index < 1 << 11 else 0
         spans.append({"session": name, "span_index": (index << 20) + at, "source": file.source, **row, **labels})
 
 

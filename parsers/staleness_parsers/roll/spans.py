@@ -85,7 +85,7 @@ def _line(text: bytes, source: str, line: int, sink: Sink, *, cut: bool) -> Iter
         about = _attributes(_dict(resource).get("resource"))
         for scope in _list(_dict(resource).get("scopeSpans")):
             for span in map(_dict, _list(_dict(scope).get("spans"))):
-                if span.get("name") not in KEPT:
+                if str(span.get("name")) not in KEPT:
                     bad += "name" not in span
                     continue
                 row = _span(span, about, source, line)

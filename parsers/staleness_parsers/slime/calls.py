@@ -111,7 +111,7 @@ def read_sample(record: Mapping[str, Any]) -> Sample | None:
     if length is None:
         return None
     mask = record.get("loss_mask")
-    if mask is not None and not (isinstance(mask, list) and len(mask) == length and set(mask) <= {0, 1}):
+    if mask is not None and not (isinstance(mask, list) and len(mask) == length and all(bit in (0, 1) for bit in mask)):
         problems.append("its loss_mask does not fit its response_length")
         mask = ()
     entries = record.get("weight_versions")
