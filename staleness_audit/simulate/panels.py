@@ -40,6 +40,8 @@ MEASURES = (
 )
 TICKS = {",.0f": "~s", ".0%": ".0%"}
 """Formats of axes, by the format of their numbers; else as short as can be."""
+SIX = 820
+"""Pixels that six panels need."""
 WORDS = {"bound": "the bound", "depth": "what admission leads by (batches)", "workload": "the workload"}
 
 
@@ -164,6 +166,7 @@ def comparison(rows: pl.DataFrame, workload: str) -> Figure:
         traces,
         {**layout, "yaxis": {**AXIS, "ticksuffix": " "}, "bargap": 0.3},
         height=110 + 21 * len(names),
+        width=SIX,
         key=(("var(--within)", "kept the bound in these runs"), ("var(--beyond)", "trained tokens beyond it")),
     )
 
@@ -232,6 +235,7 @@ def profile(rows: pl.DataFrame, along: str, workload: str, drawn: Mapping[str, L
         traces,
         layout,
         height=640,
+        width=SIX,
     )
 
 

@@ -67,6 +67,8 @@ class Figure:
     """Named excerpts that a button shows: changes of the layout."""
     key: tuple[tuple[str, str], ...] = ()
     """What colours stand for, where the legend can't say it."""
+    width: int = 0
+    """Pixels below which it is scrolled sideways instead of squeezed."""
 
     def spec(self) -> dict[str, Any]:
         """What the page's script hands to Plotly."""
