@@ -25,12 +25,12 @@ import frameworks
 
 HERE = Path(__file__).resolve().parent
 TWO_PROCESSES = (
-    ("areal", "session traces", 256),
+    ("areal", "session traces", 128),
     ("nemo-rl", "console (async_grpo)", 256),
     ("prime-rl", "rollout traces", 512),
     ("psrl", "component log", 256),
     ("slime", "rollout dumps", 64),
-    ("slime", "console", 128),
+    ("slime", "console", 32),
     ("verl", "metric records", 512),
 )
 """Artifacts, and how many MiB of each are read: some seconds' work, beside which starting a process is little."""
@@ -104,16 +104,14 @@ def limited(run: Run, log: Path, repeat: int) -> Iterator[str]:
     memory = max(LEAST_MEMORY, size // 4)
     yield "| log, MB | --memory, MB | peak of the process, MB | beyond --memory, MB | seconds | without a limit, s |"
     yield "|---|---|---|---|---|---|"
+    free = min(_cold(run, log).wall for _ in range(repeat))
     for limit in (memory, 4 * memory):
-        free, bound = [], []
-        for _ in range(repeat):
-            bound.append(_cold(run, log, "--memory", str(limit)))
-            free.append(_cold(run, log))
+        bound = [_cold(run, log, "--memory", str(limit)) for _ in range(repeat)]
         least = min(bound, key=lambda cost: cost.wall)
         peak = min(cost.memory for cost in bound) * 2**20
         line = (
             f"| {size / 1e6:.0f} | {limit / 1e6:.0f} | {peak / 1e6:.0f} | {(peak - limit) / 1e6:.0f} "
-            f"| {least.wall:.1f} | {min(cost.wall for cost in free):.1f} |"
+            f"| {least.wall:.1f} | {free:.1f} |"
         )
         print(line, flush=True)
         yield line

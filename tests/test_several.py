@@ -32,7 +32,6 @@ HARD = {
     ("dressage", "slime"),  # Dressage writes slime's formats, and more
     ("psrl", "verl"),  # PSRL stands on verl
     ("prime-rl", "trl"),  # TRL's files have names that others use, too
-    ("nemo-rl", "openrlhf"),
 }
 
 
