@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -45,10 +44,10 @@ def test_steps_of_a_long_run_all_stay() -> None:
 
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "-" + "9" * 40, "9" * 399])
-def test_whole_numbers_beyond_64_bits_are_staged_as_text_or_floats(text: str) -> None:
+def test_whole_numbers_beyond_64_bits_are_staged_as_floats_or_words(text: str) -> None:
     config = parse_config(f'{{"n": {text}}}'.encode(), "json")
     assert orjson.loads(as_json(config)) == config
-    assert json.loads(as_json({"n": int(text)}))["n"] in (text, int(text))
+    assert orjson.loads(as_json({"n": int(text)})) == config
     metrics = parse_dict(f"{{'n': {text}, 's': \"\"}}")
     assert metrics is not None
     assert isinstance(metrics["n"], float)
