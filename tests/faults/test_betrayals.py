@@ -86,6 +86,13 @@ BETRAYED: list[tuple[str, str, Change, str, str | None]] = [
     ),
     ("openrlhf/q1-normal", "console.log", instead("Global step 4:", "Global step 987654:"), "step-damaged", "training"),
     ("nemo-rl/sc-windowed-strict", "ray-driver.log", instead("step 7/8", "step 987654/8"), "step-damaged", "training"),
+    (
+        "areal/spmd_reject_fail_eval_resume",
+        "mixed/main.log",
+        instead("Train step 9/", "Train step 987654/"),
+        "step-damaged",
+        "training",
+    ),
     ("trl/old-format-1.10.0-s1", "console.log", instead("[RANK 0]", "[RANK 99999999]"), "console-damaged", "fates"),
     # Text by its name; these bytes are none.
     ("trl/fixed-ga1-s1", "console.log", lambda data: data.decode().encode("utf-16"), "file-garbled", "training"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,15 +43,11 @@ def test_steps_of_a_long_run_all_stay() -> None:
     assert said.codes == []
 
 
-@pytest.mark.parametrize(
-    ("text", "staged"),
-    [("9223372036854775808", 9223372036854775808), ("-" + "9" * 40, -1e40), ("9" * 399, "inf")],
-    ids=["64 bits", "40 digits", "399 digits"],
-)
-def test_whole_numbers_beyond_64_bits_are_staged_as_text_or_floats(text: str, staged: object) -> None:
+@pytest.mark.parametrize("text", ["9223372036854775808", "-" + "9" * 40, "9" * 399])
+def test_whole_numbers_beyond_64_bits_are_staged_as_floats_or_words(text: str) -> None:
     config = parse_config(f'{{"n": {text}}}'.encode(), "json")
     assert orjson.loads(as_json(config)) == config
-    assert json.loads(as_json({"n": int(text)}))["n"] == staged
+    assert orjson.loads(as_json({"n": int(text)})) == config
     metrics = parse_dict(f"{{'n': {text}, 's': \"\"}}")
     assert metrics is not None
     assert isinstance(metrics["n"], float)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from staleness_audit.parser import Attempt, RunFacts, Sign, Sink, Staged
-from staleness_audit.readers.numbers import moment
+from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.areal.assembly import assemble
 from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
@@ -23,9 +23,9 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     settings = _settings(staged)
     found, zoned = launches(
-        _rows(staged, "areal_log", "source", "line"),
-        _rows(staged, "areal_perf", "source", "line"),
-        _rows(staged, "areal_scalars", "source", "line"),
+        near(_rows(staged, "areal_log", "source", "line"), "number", "done", sink),
+        near(_rows(staged, "areal_perf", "source", "line"), "step", None, sink),
+        near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink),
         _rows(staged, "areal_sessions", "source", "line"),
     )
     if not zoned:
