@@ -419,6 +419,12 @@ class TestBound:
             "async_rl: {sampler: {name: windowed, max_staleness_versions: 3, max_lookahead_versions: 1}, new_key: 1}\n"
         )
         assert run()["bound"]["value"] == 3
+        # Another launch had another bound: which of the two is not told, but how large groups are.
+        other = (run.run / "results/step_1/config.yaml").read_text().replace("versions: 3", "versions: 2")
+        run["results/step_2/config.yaml"] = other
+        audited = run()
+        assert (audited["bound"]["value"], audited["guarantee"]["limit"]) == (None, None)
+        assert audited.count("trajectories", "trained") == (4, 4)
 
     def test_wandb_wraps_values(self, run: Run) -> None:
         run["logs/exp_001/wandb/wandb/run-1-x/files/output.log"] = "\n".join([*sc_start("windowed"), *sc_step(1, 0)])

@@ -116,14 +116,18 @@ def _column(staged: Staged, table: str, column: str) -> list[Any]:
 def _configure(launches: Sequence[Launch], saved: Sequence[Row]) -> None:
     """Add to what a launch's console says the configuration in its log folder, or that of the checkpoints.
 
-    A checkpoint's folder does not say which launch wrote it, so those help only if they all say the same.
+    A checkpoint's folder does not say which launch wrote it, so those help only in what they all say alike; None
+    stands for what they do not.
     """
     configs = [row for row in saved if row["kind"] == "config"]
-    general = {row["text"] for row in configs if files.exp_of(row["source"]) is None}
+    general = [orjson.loads(row["text"]) for row in configs if files.exp_of(row["source"]) is None]
+    agreed: dict[str, Any] = {}
+    for key in {key for config in general for key in config}:
+        values = [config.get(key) for config in general]
+        agreed[key] = values[0] if all(value == values[0] for value in values) else None
     for launch in launches:
         own = [row["text"] for row in configs if launch.exp and files.exp_of(row["source"]) == launch.exp]
-        for text in own[-1:] or (general if len(general) == 1 else ()):
-            launch.settings = orjson.loads(text) | launch.settings
+        launch.settings = (orjson.loads(own[-1]) if own else agreed) | launch.settings
 
 
 def _tell(launch: Launch, staged: Staged, saved: Sequence[Row]) -> Told:
@@ -205,7 +209,7 @@ def _facts(told: Sequence[Told], attempts: Sequence[Attempt], sink: Sink, *, old
         framework="nemo-rl",
         unit="training steps",
         dialect=None if not told else "single controller" if sc else buffer,
-        config=dict(shown),
+        config={key: value for key, value in shown.items() if value is not None},
         bound=bound,
         guarantee=guarantee,
         attempts=attempts or (Attempt(0),),
