@@ -18,6 +18,7 @@ class Run:
         self.logs: dict[str, list[str]] = {}
         self.steps: dict[int, list[dict[str, object]]] = {}
         self.second = 0
+        self.told = 0
 
     def route(self, request: int, tag: int, instance: int = 0, prompt: int = 10, tokens: int = 0) -> None:
         self.trace.append(
@@ -52,7 +53,8 @@ class Run:
     def say(self, component: str, *texts: str) -> None:
         lines = self.logs.setdefault(component, [])
         for text in texts:
-            lines.append(LOCAL.format(second=self.second, ms=len(lines) % 1000, text=text))
+            self.told += 1
+            lines.append(LOCAL.format(second=self.second, ms=self.told % 1000, text=text))
 
     def tracker(self, *texts: str) -> None:
         self.say("RequestStatusTracker", *texts)
@@ -67,6 +69,9 @@ class Run:
             f"[Single Event] PULL - Rollout instance [('{instance}', 0)] pulling latest model "
             f"with version tag {version} (nixl)"
         )
+
+    def push(self, version: int) -> None:
+        self.tracker(f"[Single Event] PUSH - Model with version tag {version} (nixl) pushed successfully")
 
     def header(self, buffer: int, *tags: tuple[int, int]) -> None:
         self.say("AgentLoopManager", f"TRAINING Buffer {buffer} version tag distribution:")

@@ -65,6 +65,8 @@ def test_without_the_tracker_a_pull_may_have_overtaken_the_advertisement(tmp_pat
 def test_a_folder_equal_to_the_tag_excludes_that_a_pull_overtook(tmp_path):
     run = Run(tmp_path)
     run.settings()
+    run.made(3, 0)
+    run.trained(1, 3)
     for step, request in ((2, 4), (3, 5)):
         run.made(request, 1)
         run.text(request, 1, 20)
@@ -79,6 +81,8 @@ def test_a_pull_that_overtook_is_an_interval(tmp_path):
     run.informed(3)
     run.pull(0, 2)
     run.made(0, 1)
+    run.header(3, (1, 1))
+    run.push(4)
     run.trained(4, 0)
     data = audit(run.write()).data
     assert data["staleness"]["max"] == {"lo": 1, "hi": 2}
@@ -91,12 +95,15 @@ def test_an_interrupted_request_goes_on_with_its_tag_or_newer(tmp_path):
     run.informed(1)
     run.route(0, 0)
     run.pop(0, 0, 8, status="interrupted")
+    run.push(1)
     for instance in (0, 1):
         run.pull(instance, 1)
     run.made(7, 1, instance=1)
     run.route(0, 0, instance=1, prompt=18, tokens=8)
     run.pop(0, 0, 20, instance=1)
     run.made(8, 1, instance=1)
+    run.header(1, (0, 1))
+    run.push(2)
     run.trained(2, 0)
     data = audit(run.write()).data
     # 8 tokens of version 0; placements before and after prove that instance 1 served version 1.
@@ -118,6 +125,7 @@ def test_a_later_turn_pinned_to_older_weights_is_found(tmp_path):
     run.text(0, 3, 65, turns=2)
     run.trained(5, 0)
     run.header(4, (3, 1))
+    run.push(5)
     data = audit(run.write()).data
     assert data["verdict"] == "fail"
     assert data["violations"]["tokens"] == {"lo": 60, "hi": 60}
@@ -238,6 +246,57 @@ def test_generations_of_an_earlier_launch_have_unknown_versions(tmp_path):
     assert data["run"]["attempts"] == 2
     assert data["run"]["steps"] == {"lo": 3, "hi": 3}
     assert data["staleness"]["max"] == {"lo": 0, "hi": 1}
+
+
+def resumed(root, pushes=True):
+    """Resumed from step 2: buffer 2 is made and trained by the version that PSRL now calls 1, buffer 3 by 2.
+
+    Request 10 is of the first version and trained at once, 11 of it too and trained one step later.
+    """
+    run = Run(root)
+    run.settings()
+    run.informed(buffer=2)
+    for request in (10, 11):
+        run.made(request, 1)
+    run.header(2, (1, 1))
+    if pushes:
+        run.push(2)
+    run.header(3, (1, 1))
+    if pushes:
+        run.push(3)
+    for step, request in ((3, 10), (4, 11)):
+        run.trained(step, request)
+    return run
+
+
+def test_after_a_resume_versions_have_numbers_one_too_low(tmp_path):
+    """Guide section 3: v2 is numbered 1, so the logged staleness of 1 and 2 is 0 and 1."""
+    data = audit(resumed(tmp_path).write()).data
+    assert counts(data) == {0: (1, 1), 1: (1, 1)}
+    assert data["run"]["steps"] == {"lo": 2, "hi": 2}
+    assert [row["v_train"]["lo"] for row in data["per_step"] if row["attempt"] == 1] == [2, 3]
+
+
+def test_without_a_push_the_head_of_the_logs_may_be_lost_instead(tmp_path):
+    data = audit(resumed(tmp_path, pushes=False).write()).data
+    assert data["staleness"]["max"] == {"lo": 0, "hi": 2}
+    assert data["violations"]["trajectories"] == {"lo": 0, "hi": 1}
+
+
+def test_pushes_tell_how_long_the_critic_warmed_up(tmp_path):
+    """No configuration is left; version 1 came after the second step, which started from version 0 like the first."""
+    run = Run(tmp_path)
+    run.informed()
+    run.made(0, 0)
+    run.made(1, 0)
+    run.header(0, (0, 1))
+    run.header(1, (0, 1))
+    run.push(1)
+    run.trained(1, 0)
+    run.trained(2, 1)
+    data = audit(run.write()).data
+    assert counts(data) == {0: (2, 2)}
+    assert data["run"]["steps"] == {"lo": 1, "hi": 1}
 
 
 def test_a_request_with_several_trajectories_repeats_its_id(tmp_path):

@@ -2,7 +2,8 @@
 
 Versions: PSRL's parameter-server version p counts pushes from 0, which is DESIGN's policy version as it stands. Step g
 (from 1, as in the generations' file names) trains buffer b = g - 1, and **v_train = g - 1**; with a critic warm-up of w
-steps the actor is updated later, so the true v_train is less by up to w (section 3).
+steps the actor is updated later, so the true v_train is less by up to w (section 3). A launch that resumed counts
+again from one less: its versions are one more than their numbers. Where pushes are logged, they tell both.
 
 A trajectory is a request; its id is PSRL's request id, the ``uid`` of the generations. The gateway pins every call to
 the version its instance advertised when it was placed (``version_tag``). Tokens of the first segment are of that one,

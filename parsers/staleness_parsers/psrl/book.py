@@ -73,8 +73,9 @@ class Book:
 
     def newest(self, instance: str | None, tag: int) -> int | None:
         """Return the newest version that tokens pinned to ``tag`` on an instance may have: see the guide, section 3."""
-        if tag == 0 and self.informed & {TRACKER}:
-            return 0
+        # A launch's first version is loaded, not pulled: that before the first push, 0 unless it resumed.
+        if TRACKER in self.informed and tag == min(self.pushes, default=1) - 1:
+            return tag
         pulled = self.pulls.get(str(instance), {})
         if tag in pulled:
             return tag

@@ -35,7 +35,11 @@ class Member:
 
 @dataclass
 class Story:
-    """A run put together. ``first`` is the first step of the last launch; earlier steps are an earlier launch's."""
+    """A run put together. ``first`` is the first step of the last launch; earlier steps are an earlier launch's.
+
+    ``labels``: PSRL's number of the version that a step starts from, as the pushes around it tell. ``shift``: how much
+    higher than its number a version of the last launch is.
+    """
 
     settings: Settings
     book: Book
@@ -47,6 +51,8 @@ class Story:
     steps: dict[int, list[Member]] = field(default_factory=dict)
     dumped: bool = False
     holes: set[int] = field(default_factory=set)
+    labels: dict[int, tuple[int, int]] = field(default_factory=dict)
+    shift: tuple[int, int] = (0, 0)
 
     def group(self, request: int) -> str | None:
         """Name the group of a request: its prompt."""
@@ -79,10 +85,14 @@ class Story:
     def pushed(self) -> int:
         """Newest version that anything was pushed or pinned to: as many steps at least are complete."""
         tags = (call.tag for request in self.requests.values() for calls in request.attempts for call in calls)
-        return max([0, *tags, *self.book.pushes])
+        newest = max([-1, *tags, *self.book.pushes])
+        return newest + self.shift[0] if newest >= 0 else 0
 
     def train_versions(self, step: int) -> tuple[int, int]:
         """Version that a step starts from; during a critic's warm-up no update is pushed (guide section 3)."""
+        if step in self.labels:
+            lo, hi = self.labels[step]
+            return lo + self.shift[0], hi + self.shift[1]
         warm = self.settings.number("trainer.critic_warmup") or 0
         return max(step - 1 - warm, 0), max(step - 1 - max(warm - 1, 0), 0) if warm else step - 1
 
@@ -90,7 +100,15 @@ class Story:
 def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Write all rows; see ``staleness_audit.parser.Parser.finish``."""
     story = _story(staged, sink)
-    teller = Teller(story.book, story.requests, story.pins, story.texts, story.siblings, validates=_validates(story))
+    teller = Teller(
+        story.book,
+        story.requests,
+        story.pins,
+        story.texts,
+        story.siblings,
+        validates=_validates(story),
+        shift=story.shift,
+    )
     trained = _write_training(story, teller, sink)
     unseen = write_fates(story, teller, trained, sink)
     _write_steps(story, sink)
@@ -117,6 +135,8 @@ def _story(staged: Staged, sink: Sink) -> Story:
     story.dumped = bool(rollouts)
     _collect(story, rollouts)
     story.first = _first_step(story)
+    story.labels = _labels(book)
+    story.shift = _shift(story)
     _fill(story, sink)
     return story
 
@@ -149,11 +169,47 @@ def _collect(story: Story, rollouts: Sequence[Row]) -> None:
 
 
 def _first_step(story: Story) -> int:
-    """First step of the last launch: logs start anew with it, generations of earlier launches stay."""
+    """First step of the last launch: logs start anew with it, generations of earlier launches stay.
+
+    A launch that resumes from step G first waits for buffer G, and its first version has the number G - 1 (guide
+    section 3).
+    """
     if story.book.seen_buffers:
         return min(story.book.seen_buffers) + 1
     tags = [call.tag for request in story.requests.values() for calls in request.attempts for call in calls]
-    return max(min(tags, default=0), 0) + 1
+    oldest = min(tags, default=0)
+    return oldest + 2 if oldest > 0 else 1
+
+
+def _labels(book: Book) -> dict[int, tuple[int, int]]:
+    """Bound the version that each step starts from by the pushes before and after its buffer was handed over.
+
+    Both clocks are the machine's. Pushes tell of a critic's warm-up, which pushes nothing, and of a resume.
+    """
+    times = sorted((row["ts"], version) for version, row in book.pushes.items() if row["ts"] is not None)
+    labels = {}
+    for number, buffer in book.buffers.items():
+        at = buffer.row["ts"]
+        before = max((version for ts, version in times if at is not None and ts <= at), default=None)
+        after = min((version for ts, version in times if at is not None and ts > at), default=None)
+        if before is None and after is None:
+            continue
+        lo = before if before is not None else min((after or 1) - 1, number)
+        hi = number if after is None else min(after - 1, number)
+        if lo <= hi:
+            labels[number + 1] = lo, hi
+    return labels
+
+
+def _shift(story: Story) -> tuple[int, int]:
+    """Return how much higher than its number a version of the last launch is: 1 after a resume, 0 otherwise.
+
+    Where only the head of the logs is lost, it is 0 although they begin late; pushes tell.
+    """
+    if not story.relaunched:
+        return 0, 0
+    lo, hi = story.labels.get(story.first, (story.first - 2, story.first - 1))
+    return max(story.first - 1 - hi, 0), max(min(story.first - 1 - lo, 1), 0)
 
 
 def _fill(story: Story, sink: Sink) -> None:

@@ -8,7 +8,7 @@ the mechanism: nothing that step g trained is newer than its v_train.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -51,10 +51,12 @@ class Teller:
         siblings: int | None,
         *,
         validates: bool,
+        shift: tuple[int, int] = (0, 0),
     ) -> None:
         self._book, self._requests, self._pins, self._texts = book, requests, pins, texts
         self._siblings = siblings
         self._validates = validates
+        self._shift = shift
         self._trajectories: list[dict[str, Any]] = []
         self._spans: list[dict[str, Any]] = []
         self._events: list[dict[str, Any]] = []
@@ -78,10 +80,12 @@ class Teller:
         known: bool = True,
     ) -> Life:
         """Note a trajectory. ``v_train``: of its step, if trained; ``known``: the logs are of its launch."""
+        shift = self._shift if known else (0, 0)
+        latest = None if v_train is None else v_train - shift[0]
         traced = self._requests.get(request) if known else None
         reserved = self.reservation(request) if known else None
         text = self._text(request, part) if known else Text(None, None, None)
-        calls = self._calls(traced, v_train) if traced else None
+        calls = self._calls(traced, latest) if traced else None
         if traced and calls and part is None:
             spans = self._pins.spans(calls)
             text = self._fitting(text, calls)
@@ -90,17 +94,18 @@ class Teller:
             tokens = text.tokens or (0, None)
             spans = [Span(tokens[0], tokens[1], low, None, traced.first)]
         else:
-            spans = self._untraced(request, text, reserved, row, v_train)
+            spans = self._untraced(request, text, reserved, row, latest)
         if calls is None and traced:
             # Several launches of the id, of which not all need be of this trajectory.
             text = Text(text.tokens, None, text.turns)
-        spans = _limited(spans, text.version, v_train)
+        spans = [_renumbered(span, shift, v_train) for span in _limited(spans, text.version, latest)]
         ended = traced is not None and traced.calls[-1].completed
         # Between two turns a request is not finished, although its last call is complete.
         ended = ended and (v_train is not None or not self._pins.several)
         self._write(name, group, attempt, traced, reserved, row, spans, ended=ended)
         newest = [version for version in (text.version, *self._book.snapshots.get(request, {})) if version is not None]
-        return Life(self._loss(calls, text, part), min(newest, default=None) if known else None)
+        known_newest = min(newest) + shift[1] if newest and known else None
+        return Life(self._loss(calls, text, part), known_newest)
 
     def _calls(self, traced: Request, v_train: int | None) -> list[Call] | None:
         """Choose the attempt that was trained: the last one, unless ids may also be of validation requests."""
@@ -226,6 +231,13 @@ class Teller:
             if rows:
                 sink.write(table, pl.DataFrame(rows, infer_schema_length=None))
         self._trajectories, self._spans, self._events = [], [], []
+
+
+def _renumbered(span: Span, shift: tuple[int, int], v_train: int | None) -> Span:
+    """Turn numbers of a launch into versions of the run."""
+    hi = None if span.hi is None else span.hi + shift[1]
+    hi = v_train if hi is not None and v_train is not None and span.lo + shift[0] <= v_train < hi else hi
+    return replace(span, lo=span.lo + shift[0], hi=hi)
 
 
 def _limited(spans: Sequence[Span], last: int | None, v_train: int | None) -> list[Span]:
