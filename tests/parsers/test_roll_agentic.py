@@ -13,6 +13,7 @@ PRINTED = """====== Pipeline Config ======
 async_generation_ratio: {ratio}
 rollout_batch_size: 2
 batch_adjust_mode: {adjust}
+partial_gpu_mode: {emptied}
 actor_train:
   name: actor_train
   model_update_frequency: {frequency}
@@ -36,8 +37,9 @@ def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
 
 
-def printed(frequency: int = 1, ratio: int = 1, adjust: str = "copy") -> str:
-    return log("max_env_num_per_worker: 4", 0) + PRINTED.format(frequency=frequency, ratio=ratio, adjust=adjust)
+def printed(frequency: int = 1, ratio: int = 1, adjust: str = "copy", *, emptied: bool = False) -> str:
+    text = PRINTED.format(frequency=frequency, ratio=ratio, adjust=adjust, emptied=str(emptied).lower())
+    return log("max_env_num_per_worker: 4", 0) + text
 
 
 def native(first: int, last: int, episode: int, env: int, stamp: int = 0) -> str:
@@ -156,6 +158,20 @@ def test_filtered_groups_shift_the_episodes(run: Run) -> None:
     assert audited.histogram() == {0: (2, 6), 1: (0, 4)}
 
 
+def test_without_metrics_a_missing_episode_may_have_been_filtered(run: Run) -> None:
+    """Episode 1 was filtered at step 0, so that episode 3 got a slot then; arithmetic would say step 1 (R = 2)."""
+    run[TRACES] = export("driver", driver(3))
+    for number, episode in enumerate((0, 2, 3)):
+        rows = [(episode, env, None, None) for env in range(2)]
+        run[f"mock/train/step_{number:06d}.pkl"] = batch_pickle([[1], [1]], columns(rows))
+    run["console.log"] = printed(ratio=2)
+    assert run().largest == (0, 2)
+    run["console.log"] = printed(ratio=2) + log(
+        'metrics_tag: {"step": 0, "metrics": {"scheduler/group_filter_count": 0}}'
+    )
+    assert run().largest == (0, 1)
+
+
 def test_deleted_rows_may_not_have_been_trained(run: Run) -> None:
     run["console.log"] = printed(adjust="delete")
     run[TRACES] = export("driver", driver(1))
@@ -190,12 +206,25 @@ class TestPlainManager:
         assert audited.histogram("token") == {0: (6, 6), 1: (3, 3)}
         assert audited.histogram() == {0: (2, 2), 1: (2, 2)}
 
+    def test_engines_that_stop_for_the_training_abort_tries_at_any_time(self, run: Run) -> None:
+        """d's first turn is of v0; its second was tried at 13 and again at 14, both v1, with no update in between."""
+        spans = [*plain("c", 1, 0, 0, 6, 7, end=8), *plain("d", 1, 1, 0, 6, 13, 14, end=15)]
+        run[TRACES] = export("driver", driver(2)) + export("train_env", spans)
+        rows = [(1, 0, None, None), (1, 1, None, None)]
+        run["mock/train/step_000001.pkl"] = batch_pickle([[1, 0, 1], [1, 0, 1]], columns(rows))
+        run["console.log"] = printed(emptied=True)
+        assert run().histogram()[1] == (1, 2)
+        # The metrics of a step time the emptying of engines: without it there was none.
+        told = '{"time/step_model_update": 1, "time/actor_train/model_update/total": 1}'
+        run["console.log"] = printed(emptied=True) + log(f'metrics_tag: {{"step": 1, "metrics": {told}}}')
+        assert run().histogram()[1] == (1, 1)
+
     def test_what_was_never_trained(self, run: Run) -> None:
         """Episode 0: env 0 and 1 make the group, a third is surplus. Episode 1's slot (step 0) expires at step 2.
 
         The run is killed in step 2, where episode 3 is left over.
         """
-        run["console.log"] = printed()
+        run["console.log"] = printed() + log('metrics_tag: {"step": 1, "metrics": {"scheduler/group_filter_count": 0}}')
         spans = [
             *plain("a", 0, 0, 0, 3, end=4),
             *plain("b", 0, 1, 0, 3, end=4.5),

@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from staleness_parsers.roll.batches import split_group
@@ -79,19 +80,35 @@ def unique(trained: Iterable[Trained], prefix: str = "") -> None:
             one.key = f"{one.key}~{seen[one.key]}"
 
 
+def unbroken(trained: Iterable[tuple[int, str | None]]) -> dict[tuple[int, str], int]:
+    """Return the first episode that no batch trained, per launch and env group, from (launch, group) of the trained."""
+    episodes: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for attempt, group in trained:
+        if place := split_group(group):
+            episodes[attempt, place[0]].add(place[1])
+    return {key: next(number for number in count() if number not in found) for key, found in episodes.items()}
+
+
 @dataclass(frozen=True)
 class Slots:
-    """When slots were created: ``exact`` while nothing shows a filtered group."""
+    """When slots were created: ``exact`` where metrics count no filtered group.
+
+    A filtered group's episode is trained nowhere, and shifts only those after it: up to the first episode that is
+    missing, arithmetic holds whatever metrics say. ``unbroken``: that first one, per launch and env group.
+    """
 
     settings: Settings
     timeline: Timeline
     exact: bool
+    unbroken: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
     def created(self, group: str | None, attempt: int) -> int | None:
         """Step at which the slot of an episode was created, by arithmetic (4.2); None where it cannot be told."""
         place, slots, ratio = split_group(group), self.settings.slots, self.settings.window
         first = self.timeline.first.get(attempt)
-        if place is None or slots is None or ratio is None or first is None or not self.exact:
+        if place is None or slots is None or ratio is None or first is None:
+            return None
+        if not self.exact and place[1] >= self.unbroken.get((attempt, place[0]), 0):
             return None
         return first + max(0, place[1] // slots - ratio)
 
@@ -139,11 +156,14 @@ def match_spans(batches: Mapping[int, Sequence[Trained]], spans: Sequence[Span],
     return sorted((row for queue in arrived.values() for row in queue), key=lambda row: (row["start"], row["span"]))
 
 
-def turn_versions(one: Trained, timeline: Timeline, pushes: Pushes) -> list[tuple[int, tuple[int, int]]] | None:
+def turn_versions(
+    one: Trained, timeline: Timeline, pushes: Pushes, *, emptied: bool
+) -> list[tuple[int, tuple[int, int]]] | None:
     """Tokens and weights of each turn, or None where spans and mask do not fit.
 
     More tries than turns: an aborted try is the last one before an update (at most one per update). If there are just
-    as many of those as surplus tries, they are known; else each turn lies between two tries.
+    as many of those as surplus tries, they are known; else each turn lies between two tries, as where engines may be
+    ``emptied`` between updates too, which aborts tries there.
     """
     updates = [timeline.update_before(row["end"]) for row in one.generates]
     surplus = len(updates) - len(one.turns)
@@ -154,7 +174,7 @@ def turn_versions(one: Trained, timeline: Timeline, pushes: Pushes) -> list[tupl
     steps = [update[1] for update in updates if update is not None]
     first = timeline.first.get(timeline.attempt_at(one.generates[0]["start"]), 0)
     suspects = {at for at in range(len(steps) - 1) if steps[at] != steps[at + 1]}
-    if surplus == 0 or len(suspects) == surplus:
+    if surplus == 0 or (len(suspects) == surplus and not emptied):
         kept = [step for at, step in enumerate(steps) if surplus == 0 or at not in suspects]
         return [(tokens, pushes.version(step, first)) for tokens, step in zip(one.turns, kept, strict=True)]
     found = []

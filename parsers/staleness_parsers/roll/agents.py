@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from staleness_parsers.roll import agentic
+from staleness_parsers.roll.console import SHRINK, UPDATE
 from staleness_parsers.roll.known import Done, Known, Row, constrain, unused
 from staleness_parsers.roll.rows import Rows, moment
 from staleness_parsers.roll.timeline import Span
@@ -17,14 +18,17 @@ class Agents:
     def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
         self.known, self.rows, self.completed = known, rows, completed
         counts = [named.get("scheduler/group_filter_count") for named in known.metrics.values()]
-        silent = all(row is None or row["value"] == 0 for row in counts)
-        self.slots = agentic.Slots(known.settings, known.time, exact=silent)
+        self.silent = bool(counts) and all(row is None or row["value"] == 0 for row in counts)
+        self.slots = agentic.Slots(known.settings, known.time, exact=self.silent)
 
     def write(self) -> None:
         """Write trained trajectories, then those that spans show and no batch has."""
         known = self.known
         batches = {step: agentic.trajectories_of(rows) for step, rows in known.rows.items()}
         agentic.unique(one for step in sorted(batches) for one in batches[step])
+        homes = {step: home.attempt for step in batches if (home := known.time.last(step))}
+        seen = agentic.unbroken((homes[step], one.group) for step in homes for one in batches[step])
+        self.slots = agentic.Slots(known.settings, known.time, exact=self.silent, unbroken=seen)
         left = agentic.match_spans(batches, known.spans, known.time)
         pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
         trained: set[tuple[int, str]] = set()
@@ -91,7 +95,9 @@ class Agents:
     def _trained(self, one: agentic.Trained, attempt: int) -> None:
         known = self.known
         self._trajectory(one.place, one.key, one.group, attempt)
-        turns = agentic.turn_versions(one, known.time, known.pushes) if one.span is not None else None
+        turns = None
+        if one.span is not None:
+            turns = agentic.turn_versions(one, known.time, known.pushes, emptied=self._emptied())
         if known.mocked:
             self.rows.span(one.place, one.key, 0, (one.tokens or 0, one.tokens), (None, None))
         elif turns is not None:
@@ -112,6 +118,13 @@ class Agents:
             self.rows.add(
                 "events", one.place, kind=kind, reason=reason, step=when, trajectory_id=one.key, attempt=attempt
             )
+
+    def _emptied(self) -> bool:
+        """Whether engines on the training GPUs stop after each batch, which its metrics time (guide rule 7)."""
+        told = [named for named in self.known.metrics.values() if UPDATE in named]
+        if told:
+            return any(SHRINK in named for named in told)
+        return self.known.settings.get("partial_gpu_mode") is True
 
     def _masks(self, step: int) -> bool:
         """Masks of the agentic pipeline: only probability-ratio filters."""

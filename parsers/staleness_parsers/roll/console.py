@@ -40,12 +40,13 @@ METRICS: Final[dict[str, Any]] = {
     "locator": pl.String,
 }
 UPDATE: Final = "time/step_model_update"
+SHRINK: Final = "time/step_shrink"
 PUSH: Final = "time/actor_train/model_update/total"
 _PREFIX = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] \[[\w.]+\.py \(\d+\)\] \[\w+\] \[[^\]]*\]\[PID \d+\] ?"
 )
 _WANTED = re.compile(
-    r"(?:time/step_model_update|time/actor_train/model_update/total|[^/]+/scheduler/off_policy_ratio|scheduler/off_policy_ratio"
+    r"(?:time/step_model_update|time/step_shrink|time/actor_train/model_update/total|[^/]+/scheduler/off_policy_ratio|scheduler/off_policy_ratio"
     r"|mask/final_mask_sum_eq_0|system/batch_size|[^/]+/actor/samples_(?:used|total)|scheduler/group_filter_count"
     r"|system/batch_(?:add|remove)_count|system/(?:global_)?step)\Z"
 )

@@ -34,6 +34,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "train_env_manager.group_size_redundancy": 0,
     "train_env_manager.max_traj_per_env": None,
     "batch_adjust_mode": "copy",
+    "partial_gpu_mode": True,
     "rollout_dump_dir": None,
     "rollout_mock.enable": False,
     "rollout_mock.mode": "dump",
