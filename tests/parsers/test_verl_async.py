@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from skyrl_run import torch_file
-from verl_run import Run, Tables, dump_row, fa_config, fa_record, figure, read, v1_config
+from verl_run import Run, Tables, console_record, dump_row, fa_config, fa_record, figure, read, v1_config
 
 
 @pytest.fixture
@@ -106,6 +106,36 @@ def test_two_records_share_a_step_number(run: Run) -> None:
     tables = load(run)
     assert [row["step"] for row in tables.rows("steps", "step")] == [1, 2]
     assert len(tables.facts["attempts"]) == 1
+
+
+def test_metrics_alone_do_not_tell_the_last_micro_steps(run: Run) -> None:
+    """The record of v2 is written when micro-step 4 has led to its sync; of 5 and 6 there would be none yet."""
+    run.metrics(fa_record(1, 1, 0), fa_record(2, 3, 0))
+    tables = load(run)
+    told = [(row["step"], row["completed"]) for row in tables.rows("steps", "step")]
+    assert told == [(1, True), (2, True), (3, True), (4, True), (5, None), (6, None)]
+    assert figure(tables.audit(1)["run"]["steps"]) == (2, 3)
+
+
+def test_without_the_trigger_a_record_still_counts_micro_steps(run: Run) -> None:
+    """Of an unknown number of micro-steps a version, the first two were trained; that of both is v0 is not known."""
+    (run.root / "outputs/2026-11-29/16-00-00/.hydra/config.yaml").unlink()
+    run.metrics(fa_record(1, 1, 0))
+    assert figure(load(run).audit(1)["run"]["steps"]) == (1, 3)
+
+
+def test_a_launch_that_died_before_its_first_record_is_one(run: Run) -> None:
+    """Resumed from v1: console and metrics file both hold only the rollouter's record of the first sync."""
+    console(run, [0, 0])
+    first = {"step": 1, "data": {"fully_async/rollouter/version_time": 1.0}}
+    run.console(sync(1), console_record(first), micro(4, 1), path="console2.log", actor="FullyAsyncTrainer pid=19")
+    run.metrics(first)
+    dumps(run, 2)
+    dumps(run, 4, first=4)
+    tables = load(run)
+    assert [(row["attempt"], row["resumed_after"]) for row in tables.facts["attempts"]] == [(0, None), (1, 2)]
+    assert ("completed", True) in {("completed", row["completed"]) for row in tables.rows("steps") if row["step"] == 4}
+    assert figure(tables.audit(1)["run"]["steps"]) == (2, 2)
 
 
 def test_theta_zero_leaves_nothing_outstanding(run: Run) -> None:

@@ -21,7 +21,7 @@ from staleness_parsers.verl.settings import Settings
 class Micro:
     """One micro-step: ``rows`` it trained (None = not known), the sizes of their groups, the record that covers it.
 
-    ``spoke``: every row has some text, so at least one sampled token.
+    ``spoke``: every row has some text, so at least one sampled token. ``told``: something says that it took place.
     """
 
     attempt: int
@@ -30,6 +30,7 @@ class Micro:
     sizes: list[int] | None = None
     prompts: list[tuple[str, int, float]] = field(default_factory=list)
     spoke: bool = False
+    told: bool = True
     whole: bool = True
     record: Row | None = None
     before: Row | None = None
@@ -120,25 +121,32 @@ def _begin(model: FullyAsync) -> None:
 
 
 def _lay_out(model: FullyAsync, index: int, launch: Launch, files: Sequence[int]) -> None:
-    """List the micro-steps of a launch."""
+    """List the micro-steps of a launch: those that anything tells of, and those that metrics alone leave open.
+
+    A record is written at a sync and speaks of the micro-steps before the one that led to it; of those after the last
+    sync there is none.
+    """
     t, base = model.trigger, model.bases[index]
     spoken = launch.said("micro")
     numbers = [message["a"] for message in spoken] + [
         message["a"] for message in launch.said("dumped") if message["a"] is not None
     ]
-    covered = [t * version - 1 for version in launch.records]
+    covered = [int(record["global_step"]) + 1 for record in launch.records.values()]
+    synced = [int(row["step"]) for row in launch.extra if row["fa_period"] is not None and row["step"] > base]
+    covered += [version * t + (1 if base else 0) for version in synced]
     begin = base * t + 2 if base else 1
     if index + 1 < len(model.launches) and not numbers and not covered:
-        covered = [model.bases[index + 1] * t]
-    last = max([*numbers, *(value + (1 if base else 0) for value in covered), *files], default=0)
+        covered = [model.bases[index + 1] * t + (1 if base else 0)]
+    last = max([*numbers, *covered, *files], default=0)
+    silent = index == len(model.launches) - 1 and not launch.consoled and not files
     lines = {message["a"]: message for message in spoken}
     version = base
-    for number in range(begin, last + 1):
+    for number in range(begin, last + 1 + t * silent):
         message = lines.get(number)
         place = {"source": message["source"], "line": message["line"]} if message else {}
         counted = base + (number - begin) // t
         model.micros[index, number] = Micro(
-            index, number, version if len(lines) == last - begin + 1 else counted, **place
+            index, number, version if len(lines) == last - begin + 1 else counted, told=number <= last, **place
         )
         if message and message["b"] == t:
             version += 1

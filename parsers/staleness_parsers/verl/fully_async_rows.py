@@ -220,14 +220,14 @@ def _write_micro(model: FullyAsync, micro: Micro, out: dict[str, list[Row]], sin
             "v_train_lo": micro.version if model.numbered else model.bases[micro.attempt],
             "v_train_hi": micro.version,
             # Without the trigger nobody knows how many versions the micro-steps were: only that one was.
-            "completed": True if model.numbered or micro.number == 1 else None,
+            "completed": True if micro.told and (model.numbered or micro.number == 1) else None,
             "waited_us": None if waited is None else round(waited * 1e6),
             **proof,
         }
     )
     total = micro.rows
     count = total if total is not None else max(len(micro.known), _groups_of(model) or 0)
-    if total is None:
+    if total is None and micro.told:
         sink.diagnose(
             "warning",
             "rows-uncounted",

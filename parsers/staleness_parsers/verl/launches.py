@@ -185,11 +185,11 @@ def _merge(found: list[Launch], launch: Launch) -> None:
         )
         if (
             same_start
-            or (first is None and not other.extra)
+            or (first is None and _steps(launch.extra) <= _steps(other.extra or launch.extra))
             or (not other.records and other is found[-1] and first == other.start + 1)
         ):
             other.records = {**other.records, **_filled(launch.records, other.records)}
-            other.extra = launch.extra or other.extra
+            other.extra = launch.extra or other.extra  # the file holds all of its launch, a console may begin late
             if other.resumed is None:
                 other.resumed = launch.resumed
             return
@@ -199,6 +199,10 @@ def _merge(found: list[Launch], launch: Launch) -> None:
         return
     at = next((index for index, other in enumerate(found) if launch.start < other.start), len(found))
     found.insert(at, launch)
+
+
+def _steps(rows: Iterable[Row]) -> set[int]:
+    return {row["step"] for row in rows}
 
 
 def _filled(records: dict[int, Row], others: dict[int, Row]) -> dict[int, Row]:
