@@ -499,6 +499,17 @@ def test_a_resume_without_console_shows_in_the_labels(tmp_path):
     assert spans(tables)["1/5"] == [(4, 5, 2, 2)]  # a sync after every second rollout would fit as well
 
 
+def test_dumps_that_begin_late_may_lack_the_first(tmp_path):
+    """Rollout 0 is missing and no console tells of it: label 1 is v0 if it was trained, v1 if the run began at 1."""
+    run = Run(tmp_path / "run")
+    for r, label in ((1, "1"), (2, "2")):
+        one = sample(r, (label, 2, "stop"), start=2 * r)
+        run.rollout(r, one).train(r, one)
+    found = spans(run.tables())
+    assert found["1"] == [(0, 1, 2, 2)]
+    assert found["2"] == [(1, 2, 2, 2)]
+
+
 def test_a_train_dump_of_an_earlier_attempt_trains_nothing_new(tmp_path):
     """The second launch collected rollout 2 and died: beside its dump lies the first launch's train dump."""
     run = story(tmp_path / "run", log=False)

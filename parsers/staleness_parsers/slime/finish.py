@@ -195,9 +195,9 @@ def _assign(model: Model, edges: Edges, sink: Sink) -> None:
     for at, batch in enumerate(model.batches):
         owner[at].batches.append(batch)
         batch["attempt"] = next(n for n, process in enumerate(model.processes) if process is owner[at])
-    for process in model.processes:
+    for before, process in zip([None, *model.processes], model.processes, strict=False):
         if process.batches and (process.seen_by == "dumps" or not process.launch_seen):
-            process.start_lo, process.start_hi = p.start_of(process)
+            process.start_lo, process.start_hi = p.start_of(process, before)
             _tell_start(process, sink)
 
 
@@ -270,16 +270,16 @@ def _tell_start(process: Process, sink: Sink) -> None:
         sink.diagnose(
             "warning",
             "start-unknown",
-            "The labels say that dumps before the first one are missing: at which rollout the trainer was started is "
-            "not known; keep the console log.",
+            f"Dumps before that of rollout {min(process.collected)} are, or may be, missing: at which rollout the "
+            "trainer was started is not known; keep the console log.",
             source=source,
         )
     elif process.start_lo:
         sink.diagnose(
             "note",
             "start-derived",
-            f"No console log tells where the trainer was started; its first dump, of rollout {process.start_lo}, holds "
-            "only its first label, so it was started there.",
+            f"No console log tells where the trainer was started; its first dump is of rollout {process.start_lo}, and "
+            "holds only its first label, so it was started there.",
             source=source,
         )
 

@@ -423,8 +423,8 @@ def dump_processes(
         for call in calls:
             if call["first_end"] is not None:
                 ends[call["label"]] = min(ends.get(call["label"], call["first_end"]), call["first_end"])
-    for process in found:
-        process.start_lo, process.start_hi = start_of(process)
+    for before, process in zip([None, *found], found, strict=False):
+        process.start_lo, process.start_hi = start_of(process, before)
     return found
 
 
@@ -444,15 +444,21 @@ def _begins_again(
     return bool(before >= 2)
 
 
-def start_of(process: Process) -> tuple[int, int]:
-    """Bound s0 of a process known by its dumps: its first rollout id, unless its labels say that dumps are missing."""
+def start_of(process: Process, before: Process | None) -> tuple[int, int]:
+    """Bound s0 of a process known by its dumps: its first rollout id, unless dumps are missing before it.
+
+    They may be where no process ``before`` came as far: one rollout ahead, the second batch has the first one's label,
+    too. Labels of later batches may say that they are.
+    """
     first = min(process.collected | set(process.trains))
     delta = any(batch["has_default"] for batch in process.batches)
     latest = [
         batch["rollout"] - batch["label_max"] + (0 if delta else 1) for batch in process.batches if batch["label_max"]
     ]
     possible = min([first, *latest])
-    return (first, first) if possible == first else (0, max(possible, 0))
+    reached = before.last_collected if before is not None else -1
+    sure = possible == first and (first <= reached + 1 or process.one_ahead is False)
+    return (first, first) if sure else (0, max(possible, 0))
 
 
 @dataclass(frozen=True)
