@@ -274,6 +274,26 @@ def test_a_lost_row_is_betrayed_by_the_tokens_of_its_window(run: Run) -> None:
     assert high is None
 
 
+def test_of_two_groups_with_one_prompt_either_may_have_been_trained(run: Run) -> None:
+    """Groups 3 and 5 are of the same prompt, which micro-step 3 trained once; the other one is left over."""
+    changed = fa_config()
+    changed["skip"] = {"async_rollout": {"enable": True, "steps": [3, 5]}}
+    run.config(changed)
+    dumps(run, 4)
+    for feed in (3, 5):
+        columns = {
+            "uid": [f"uid_sample_0_{feed}"] * 2,
+            "min_global_steps": [0, 0],
+            "max_global_steps": [0, 0],
+            "raw_prompt": [[{"role": "user", "content": "problem 3"}]] * 2,
+        }
+        run.write(f"dump/exp/GBS1_N2/{feed}/gen_batch.dp", pickle.dumps((torch_file({}), columns, {})))
+    run.console(*(sync(v) for v in (0, 1, 2)), actor="FullyAsyncTrainer pid=9")
+    tables = load(run)
+    assert not any(name.startswith("uid_sample") for name, _, _ in tables.uses())
+    assert figure(tables.audit(0)["trajectories"]["trained"]) == (8, 8)
+
+
 @pytest.mark.parametrize(
     "names", [("param_version_start", "param_version_end"), ("min_global_steps", "max_global_steps")]
 )

@@ -75,8 +75,8 @@ def _check_counts(model: FullyAsync, sink: Sink) -> None:
                 other.whole = False
 
 
-def _join_groups(model: FullyAsync, sink: Sink) -> dict[int, list[Micro]]:
-    """Find the micro-steps that may have trained each dumped group, by feed index.
+def _join_groups(model: FullyAsync, sink: Sink) -> dict[int, Micro | None]:
+    """Find the micro-step that trained each dumped group, by feed index (see ``_settle``).
 
     A group fits where the dump's ``input`` holds its prompt, as many rows have it, with the same sum of scores, at a
     version not before its newest stamp.
@@ -149,42 +149,60 @@ def _by_feed(groups: pl.DataFrame) -> dict[int, list[Row]]:
     return result
 
 
-def _settle(fits: dict[int, list[Any]]) -> dict[int, list[Micro]]:
-    """Where one group fits one place only, the place is taken; repeat until nothing more follows."""
-    taken: set[tuple[int, int, int]] = set()
-    settled: dict[int, list[Micro]] = {}
-    while True:
-        open_fits = {
-            feed: [spot for spot in spots if _spot(spot) not in taken]
-            for feed, spots in fits.items()
-            if feed not in settled
-        }
-        single = {feed: spots[0] for feed, spots in open_fits.items() if len(spots) == 1}
-        claims: dict[tuple[int, int, int], int] = {}
-        for spot in single.values():
-            claims[_spot(spot)] = claims.get(_spot(spot), 0) + 1
-        fresh = {feed: spot for feed, spot in single.items() if claims[_spot(spot)] == 1}
-        if not fresh:
-            return {**settled, **{feed: [spot[0] for spot in spots] for feed, spots in open_fits.items()}}
-        for feed, spot in fresh.items():
-            settled[feed] = [spot[0]]
-            taken.add(_spot(spot))
+def _settle(fits: dict[int, list[Any]]) -> dict[int, Micro | None]:
+    """Return where groups were trained, as far as that is certain: in a micro-step, or nowhere (None).
+
+    Each place was some group's, but a group that fits need not have got one. So where one group alone fits a place it
+    was trained there, which leaves the other places to others, until nothing more follows. Groups that fit only places
+    of one micro-step, and are no more than these, were all trained in it.
+    """
+    places = {feed: {_spot(spot): spot[0] for spot in spots} for feed, spots in fits.items()}
+    wanted: dict[tuple[int, int, int], set[int]] = {}
+    for feed, found in places.items():
+        for place in found:
+            wanted.setdefault(place, set()).add(feed)
+    settled: dict[int, Micro | None] = {}
+    doubtful: set[int] = set()
+    changed = set(wanted)
+    while changed:
+        alone: dict[int, list[tuple[int, int, int]]] = {}
+        for place in changed:
+            if len(wanted[place]) == 1:
+                alone.setdefault(next(iter(wanted[place])), []).append(place)
+        changed = set()
+        for feed, won in alone.items():
+            if len(won) == 1:
+                settled[feed] = places[feed][won[0]]
+            else:
+                doubtful.add(feed)  # a group that was not dumped has one of them
+            for place in won:
+                del wanted[place]
+            for place in places[feed].keys() & wanted.keys():
+                wanted[place].discard(feed)
+                changed.add(place)
+        changed &= wanted.keys()
+    for feed, found in places.items():
+        left = {place: micro for place, micro in found.items() if place in wanted}
+        rivals = {rival for place in left for rival in wanted[place]}
+        micros = {(micro.attempt, micro.number): micro for micro in left.values()}
+        if feed in settled or feed in doubtful or len(micros) > 1 or len(rivals) > len(left):
+            continue
+        settled[feed] = next(iter(micros.values()), None)
+    return settled
 
 
 def _spot(spot: Any) -> tuple[int, int, int]:
     return spot[0].attempt, spot[0].number, spot[1]
 
 
-def _write_stamped(model: FullyAsync, places: dict[int, list[Micro]], sink: Sink) -> None:
+def _write_stamped(model: FullyAsync, places: dict[int, Micro | None], sink: Sink) -> None:
     """Write the rows of dumped groups whose place is certain; the others stay undated where they were trained."""
     rows = []
     trained_all = all(micro.rows is not None for micro in model.micros.values()) and bool(model.micros)
     for feed, group in _by_feed(model.groups).items():
-        micros = places.get(feed)
-        sure = micros is not None and len({(micro.attempt, micro.number) for micro in micros}) == 1
-        if micros is None or (micros and not sure) or (not micros and not trained_all):
+        micro = places.get(feed)
+        if feed not in places or (micro is None and not trained_all):
             continue
-        micro = micros[0] if sure else None
         for row in group:
             if row["v_min"] is None or row["v_max"] is None:
                 continue
