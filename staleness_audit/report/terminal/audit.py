@@ -168,7 +168,7 @@ def _run(data: Data, page: Page) -> None:
                 f"{page.count(tokens, 'token')}{twice}",
             ),
             ("times", times),
-            ("evidence", _coverage(data["coverage"])),
+            ("evidence", _coverage(data["coverage"], trained)),
             (
                 "read as",
                 f"{page.plain(run['parser'], 60)}: {page.plain('; '.join(run.get('detected_by', [])[:1]), 160)}",
@@ -183,11 +183,11 @@ def _of_seen(seen: Mapping[str, Any], page: Page) -> str:
     return "" if shown == "unknown" else f" of {shown} seen"
 
 
-def _coverage(coverage: Mapping[str, float | None]) -> str:
+def _coverage(coverage: Mapping[str, float | None], trained: Mapping[str, Any]) -> str:
     """How well the staleness of the trained tokens is known, in words."""
     exact, bounded, unknown = coverage["tokens_exact"], coverage["tokens_bounded"], coverage["tokens_unknown"]
     if exact is None or bounded is None or unknown is None:
-        return "no trained token was seen"
+        return "how many tokens were trained is not known" if trained["lo"] else "no trained token was seen"
     if exact == 1:
         words = "the staleness of every trained token read is known exactly"
     else:
