@@ -44,5 +44,7 @@ def explain(
         if format_ is Format.json:
             print(json_text(story.json(), indent=True))
         else:
-            stoppable = {} if story.bound is None else stoppable_at(result.rebuilt, story.trajectory_id, story.bound)
+            stoppable: dict[int, list[str]] = {}
+            if story.bound is not None:
+                stoppable = stoppable_at(result.rebuilt, story.trajectory_id, story.bound)
             render_story(story, stdout, stoppable=stoppable)

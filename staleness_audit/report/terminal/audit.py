@@ -238,7 +238,7 @@ def _staleness(data: Data, page: Page) -> None:
     ):
         page.print(Text("Any number of tokens more, of any staleness, may be missing from the logs.", "dim"), 2)
     optimizer = staleness["optimizer_steps"]
-    facts = [
+    facts: list[tuple[str, Text | str]] = [
         ("on average", _averages(staleness, page)),
         ("of that", _parts(staleness, page)),
         ("optimizer steps", _optimizer(optimizer, page) if optimizer else ""),
