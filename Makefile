@@ -32,7 +32,7 @@ help: ## List the targets
 $(STAMP): pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv and pip was found; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c "$(SUITABLE)" || { echo "$(PYTHON) is older than 3.11 or lacks venv or ensurepip." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON) ..."
+	@echo "Setting up $(VENV) with $(PYTHON); this takes a minute or a few ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@# Every version and every file of it is the one in the lock; the package itself is built with what is locked, too.
 	@$(PIP) --require-hashes --requirement $(LOCK)

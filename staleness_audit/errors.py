@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class AuditError(Exception):
     """Anything that makes the answer impossible: the message is one sentence naming the file and the remedy."""
@@ -33,3 +36,10 @@ class OptionalReaderMissing(AuditError):
 
 class SeveralRuns(AuditError):
     """The folder holds several runs side by side."""
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """Say what there is instead of a name that is not known, and which of it was probably meant."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    return f"there are: {', '.join(names)}." + (f" Did you mean {near[0]}?" if near else "")

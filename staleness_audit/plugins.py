@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 
 from staleness_audit.discovery import RunFile, RunFiles
-from staleness_audit.errors import BrokenPlugin, NothingRecognised, SeveralFrameworks, SeveralRuns
+from staleness_audit.errors import BrokenPlugin, NothingRecognised, SeveralFrameworks, SeveralRuns, choices
 from staleness_audit.parser import Detection, Parser
 
 GROUP = "staleness_audit.parsers"
@@ -59,7 +59,7 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
     known = parsers() if among is None else among
     if framework is not None:
         if framework not in known:
-            raise NothingRecognised(f"No parser is called {framework!r}; there are: {', '.join(known)}.")
+            raise NothingRecognised(f"No parser is called {framework!r}; {choices(framework, known)}")
         forced = known[framework].detect(run)
         return Choice(known[framework], forced or Detection(("named on the command line",)))
     found = {name: detection for name, parser in known.items() if (detection := parser.detect(run))}
@@ -85,7 +85,9 @@ def choose(run: RunFiles, framework: str | None = None, among: dict[str, Parser]
             f"{run.path}: files of several frameworks: {listed}. Choose one with --framework, or name each run by "
             "itself."
         )
-    what = f"none of its {len(run.files)} files belongs" if run.is_directory else "it does not belong"
+    if run.is_directory and not run.files:
+        raise NothingRecognised(f"{run.path}: it holds no files; give the run's own output directory.")
+    what = f"none of its files ({len(run.files)}) belongs" if run.is_directory else "it does not belong"
     raise NothingRecognised(
         f"{run.path}: {what} to a known log format ({', '.join(known)}); give the run's own output directory, or name "
         "the format with --framework (`staleness-audit frameworks NAME` lists the files of one)."

@@ -205,7 +205,7 @@ def test_nothing_recognised_says_what_was_looked_for(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("hello\n")
     message = sentence(run("audit", "run"))
-    assert "none of its 1 files" in message
+    assert "none of its files (1)" in message
     assert "known log format (areal, dressage, dryrun, events, " in message
     assert "`staleness-audit frameworks NAME` lists the files of one" in message
     assert "--framework" in message
@@ -242,6 +242,7 @@ def test_unknown_framework(two_step_run):
     message = sentence(run("audit", two_step_run("run"), "--framework", "nonsense"))
     assert "No parser is called 'nonsense'" in message and "events" in message
     assert "No parser is called 'nonsense'" in sentence(run("frameworks", "nonsense"))
+    assert sentence(run("frameworks", "slmie")).endswith("verl. Did you mean slime?")
 
 
 def test_tables_never_go_into_the_run(two_step_run):
@@ -295,10 +296,14 @@ def test_a_folder_that_cannot_be_written(two_step_run, tmp_path):
     assert "name a folder with --tables" in sentence(run("audit", path))
 
 
+def test_an_empty_folder_is_called_empty(tmp_path):
+    assert f"error: {tmp_path}: it holds no files" in sentence(run("audit", tmp_path))
+
+
 def test_what_belongs_to_no_format_is_named_as_it_was_given(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing\n")
     assert f"error: {tmp_path}/notes.txt: it does not belong to" in sentence(run("audit", tmp_path / "notes.txt"))
-    assert f"error: {tmp_path}: none of its 1 files belongs to" in sentence(run("audit", tmp_path))
+    assert f"error: {tmp_path}: none of its files (1) belongs to" in sentence(run("audit", tmp_path))
 
 
 def test_names_from_the_file_system_cannot_steer_the_terminal():
@@ -521,6 +526,12 @@ def test_sql_that_fails(two_step_run, query):
     assert "The query failed: " in sentence(run("sql", two_step_run("run"), query))
 
 
+def test_sql_passes_on_the_names_that_may_have_been_meant(two_step_run):
+    path = two_step_run("run")
+    assert 'Did you mean "named_uses"?' in sentence(run("sql", path, "SELECT * FROM named_use"))
+    assert '"step"' in sentence(run("sql", path, "SELECT stp FROM steps"))
+
+
 def test_sql_list_needs_no_run_and_the_rest_does():
     result = run("sql", "--list")
     assert result.exit_code == 0
@@ -536,6 +547,25 @@ def test_explain_one_and_the_worst(two_step_run):
     assert run("explain", path, "--worst").stdout == by_name.stdout
     story = json.loads(run("explain", path, "b", "--format", "json").stdout)
     assert story["uses"][0]["staleness"] == {"lo": 2, "hi": 2}
+
+
+def test_explain_names_the_same_controls_as_the_audit_of_any_violation(event_log):
+    """Bound 0, a group to a step: ``b`` is admitted while ``a`` is untrained, so admission (L1) could have held it.
+
+    ``a`` (staleness 3) is the worst, ``b`` (2) is not; ``a`` was admitted with nothing before it.
+    """
+    log = event_log("run", bound=0, groups_per_step=1)
+    for name, moment in (("a", 1.0), ("b", 2.0)):
+        log.add("admitted", trajectory_id=name, group_id=f"g{name}", version=0, ts=moment)
+        log.add("span", trajectory_id=name, tokens=5, version=0, ts=moment + 2)
+    for name, step in (("b", 2), ("a", 3)):
+        log.add("trained", trajectory_id=name, step=step)
+        log.add("step", step=step, version=step, started=10.0 + step, ended=10.5 + step)
+    path = log.close()
+    listed = json.loads(run("audit", path, "--format", "json").stdout)["violations"]["worst"]
+    assert {row["trajectory_id"]: row["stoppable_at"] for row in listed} == {"a": ["L3"], "b": ["L1", "L3"]}
+    assert "stopped at L3, dropping" in " ".join(run("explain", path, "a").stdout.split())
+    assert "stopped at L1, holding" in " ".join(run("explain", path, "b").stdout.split())
 
 
 def test_explain_puts_causes_before_effects(event_log):

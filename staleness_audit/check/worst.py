@@ -99,6 +99,15 @@ def _describe(
     }
 
 
+def stoppable_at(rebuilt: Rebuilt, trajectory_id: str, bound: int) -> dict[int, list[str]]:
+    """For each training step of one trajectory, the controls that could have stopped it, as for listed violations."""
+    groups_per_step = rebuilt.dataset.facts.get("groups_per_step")
+    with rebuilt.connect() as connection:
+        uses = _rows(connection, "SELECT key, step, flight_lo FROM named_uses WHERE trajectory_id = ?", trajectory_id)
+        admitted_before = _admitted_before(connection, [row["key"] for row in uses]) if groups_per_step else {}
+    return {row["step"]: _stoppable(row, bound, groups_per_step, admitted_before.get(row["key"])) for row in uses}
+
+
 def _stoppable(
     use: Mapping[str, Any], bound: int, groups_per_step: int | None, admitted_before: int | None
 ) -> list[str]:

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, choices
 
 COMMANDS = ("audit", "ingest", "report", "explain", "compare", "sql", "export")
 """Commands that take defaults from a file."""
@@ -26,7 +26,7 @@ def configured_defaults(group: Any) -> dict[str, dict[str, Any]]:
         known = sorted({option for own in options.values() for option in own})
         for key in values:
             if key not in known:
-                raise AuditError(f"{name}: unknown key {key!r}; there are: {', '.join(known)}.")
+                raise AuditError(f"{name}: unknown key {key!r}; {choices(key, known)}")
         return {
             command: {
                 own[key].name: [value] if own[key].multiple and isinstance(value, str) else value

@@ -34,6 +34,7 @@ def explain(
 ) -> None:
     """Tell one trajectory's life over policy versions, event by event, with the log line of each."""
     with errors():
+        from staleness_audit.check.worst import stoppable_at
         from staleness_audit.report.terminal import render_story
 
         if (trajectory is None) != worst:
@@ -43,8 +44,7 @@ def explain(
         if format_ is Format.json:
             print(json_text(story.json(), indent=True))
         else:
-            worst_ones = result.data["violations"]["worst"] or []
-            listed = {
-                row["step"]: row["stoppable_at"] for row in worst_ones if row["trajectory_id"] == story.trajectory_id
-            }
-            render_story(story, stdout, stoppable=listed)
+            stoppable: dict[int, list[str]] = {}
+            if story.bound is not None:
+                stoppable = stoppable_at(result.rebuilt, story.trajectory_id, story.bound)
+            render_story(story, stdout, stoppable=stoppable)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from staleness_audit.cli.console import errors, stdout
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, choices
 
 
 def frameworks(
@@ -21,5 +21,5 @@ def frameworks(
 
         known = plugins.parsers()
         if name is not None and name not in known:
-            raise AuditError(f"No parser is called {name!r}; there are: {', '.join(known)}.")
+            raise AuditError(f"No parser is called {name!r}; {choices(name, known)}")
         render_frameworks({name: known[name]} if name else known, stdout)

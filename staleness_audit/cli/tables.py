@@ -104,7 +104,12 @@ def sql(
                 else:
                     render_rows(names, rows, stdout)
             except duckdb.Error as error:
-                raise AuditError(f"The query failed: {str(error).splitlines()[0]}") from error
+                raise AuditError(f"The query failed: {_reason(error)} (--list shows the tables)") from error
+
+
+def _reason(error: Exception) -> str:
+    """What DuckDB says, with the names that it suggests, in one line; without the picture of the query below it."""
+    return " ".join(str(error).partition("\nLINE ")[0].split())
 
 
 def _fetch(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:

@@ -61,7 +61,9 @@ class Drawn:
     events: int
 
     def __str__(self) -> str:
-        """``all 120 trajectories``, ``96 of 127 trajectories``."""
+        """``all 120 trajectories``, ``96 of 127 trajectories``, ``no trajectory, as none has a name in the logs``."""
+        if not self.of_trajectories:
+            return "no trajectory, as none has a name in the logs"
         share = "all" if self.trajectories == self.of_trajectories else f"{self.trajectories:,} of"
         return f"{share} {self.of_trajectories:,} trajectories"
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, choices
 from staleness_audit.simulate.engine import Cost
 from staleness_audit.simulate.eventlog import EventLog
 from staleness_audit.simulate.kernel import initial
@@ -90,7 +90,7 @@ def read_costs(values: Mapping[str, str]) -> tuple[Resources, Cost]:
     kinds = {knob.name: str(knob.type) for knob in (*fields(Resources), *fields(Cost))}
     for name, text in values.items():
         if name not in kinds:
-            raise AuditError(f"--cost {name}={text}: there is no {name!r}; there are: {', '.join(kinds)}.")
+            raise AuditError(f"--cost {name}={text}: there is no {name!r}; {choices(name, kinds)}")
         value = _value(name, kinds[name], text)
         if name in {knob.name for knob in fields(Resources)}:
             resources = replace(resources, **{name: value})

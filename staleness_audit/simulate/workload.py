@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, choices
 
 MOST = 1_000_000_000
 """No length, time or parameter is larger."""
@@ -100,7 +100,7 @@ def read_workload(text: str) -> Workload:
     """
     name, _, rest = text.partition(":")
     if name not in FAMILIES:
-        raise AuditError(f"--workload {text}: there is no {name!r}; there are: {', '.join(FAMILIES)}.")
+        raise AuditError(f"--workload {text}: there is no {name!r}; {choices(name, FAMILIES)}")
     kinds = {knob.name: str(knob.type) for knob in fields(Workload) if knob.name not in ("name", "lengths")}
     values: dict[str, Any] = {"name": name}
     for pair in filter(None, rest.split(",")):
@@ -109,7 +109,7 @@ def read_workload(text: str) -> Workload:
             values["lengths"] = _lengths(Path(value))
             continue
         if key not in kinds:
-            raise AuditError(f"--workload {text}: there is no {key!r}; there are: {', '.join(kinds)}.")
+            raise AuditError(f"--workload {text}: there is no {key!r}; {choices(key, kinds)}")
         try:
             values[key] = int(value) if kinds[key] == "int" else float(value)
         except ValueError as error:

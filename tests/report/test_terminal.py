@@ -325,6 +325,9 @@ def test_own_figures_of_the_framework_that_disagree(two_step_run):
     ]
     words = flat(shown(render_audit, data))
     assert "lag/max (largest token staleness in the step): 1 of 2 differ step 2: reported 1, rebuilt 2 m.log:9" in words
+    close = {"step": 3, "reported": 0.8062, "rebuilt": {"lo": 0.8103, "hi": 0.8103}, "agrees": False}
+    data["reported"] = [{**row, **close}]
+    assert "step 3: reported 0.8062, rebuilt 0.8103" in flat(shown(render_audit, data))
 
 
 def test_few_diagnostics_unless_verbose(two_step_run):

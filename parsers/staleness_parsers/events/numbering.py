@@ -82,7 +82,7 @@ def _diagnose_numbering(writer: str, source: str, last_line: Any, own: pl.DataFr
         sink.diagnose(
             "error",
             "lines-missing",
-            f"{missing} {'line' if missing == 1 else 'lines'} of writer {writer} {'is' if missing == 1 else 'are'} missing (its numbers n have gaps); what they said is not known.",
+            f"{missing} {'line' if missing == 1 else 'lines'} of writer {writer} {'is' if missing == 1 else 'are'} missing, or could not be used (gaps in its numbers n); what they said is not known.",
             source=source,
             opens="training",
         )

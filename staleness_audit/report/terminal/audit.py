@@ -24,7 +24,7 @@ from staleness_audit.report.terminal.verdict import (
     violation_lines,
     why,
 )
-from staleness_audit.report.terminal.words import duration, is_zero, moment, percent, place, shorten
+from staleness_audit.report.terminal.words import duration, is_exact, is_zero, moment, percent, place, shorten
 from staleness_audit.report.terminal.worst import show_worst
 
 Data = Mapping[str, Any]
@@ -168,7 +168,7 @@ def _run(data: Data, page: Page) -> None:
                 f"{page.count(tokens, 'token')}{twice}",
             ),
             ("times", times),
-            ("evidence", _coverage(data["coverage"])),
+            ("evidence", _coverage(data["coverage"], trained)),
             (
                 "read as",
                 f"{page.plain(run['parser'], 60)}: {page.plain('; '.join(run.get('detected_by', [])[:1]), 160)}",
@@ -183,11 +183,11 @@ def _of_seen(seen: Mapping[str, Any], page: Page) -> str:
     return "" if shown == "unknown" else f" of {shown} seen"
 
 
-def _coverage(coverage: Mapping[str, float | None]) -> str:
+def _coverage(coverage: Mapping[str, float | None], trained: Mapping[str, Any]) -> str:
     """How well the staleness of the trained tokens is known, in words."""
     exact, bounded, unknown = coverage["tokens_exact"], coverage["tokens_bounded"], coverage["tokens_unknown"]
     if exact is None or bounded is None or unknown is None:
-        return "no trained token was seen"
+        return "how many tokens were trained is not known" if trained["lo"] else "no trained token was seen"
     if exact == 1:
         words = "the staleness of every trained token read is known exactly"
     else:
@@ -237,16 +237,16 @@ def _staleness(data: Data, page: Page) -> None:
         for row in staleness["token_histogram"]
     ):
         page.print(Text("Any number of tokens more, of any staleness, may be missing from the logs.", "dim"), 2)
-    page.print()
     optimizer = staleness["optimizer_steps"]
-    page.facts(
-        [
-            ("on average", _averages(staleness, page)),
-            ("of that", _parts(staleness, page)),
-            ("optimizer steps", _optimizer(optimizer, page) if optimizer else ""),
-            ("over time", _over_time(data, page)),
-        ]
-    )
+    facts: list[tuple[str, Text | str]] = [
+        ("on average", _averages(staleness, page)),
+        ("of that", _parts(staleness, page)),
+        ("optimizer steps", _optimizer(optimizer, page) if optimizer else ""),
+        ("over time", _over_time(data, page)),
+    ]
+    if any(value for _, value in facts):
+        page.print()
+        page.facts(facts)
 
 
 def _averages(staleness: Mapping[str, Any], page: Page) -> str:
@@ -322,12 +322,18 @@ def _reported(data: Data, page: Page, verbose: bool) -> None:
         if cases[0].get("explanation"):
             page.print(Text(f"it is {page.plain(cases[0]['explanation'])}", "dim"), 4)
         for case in cases if verbose else cases[:2]:
-            reported = page.interval({"lo": case["reported"], "hi": case["reported"]})
+            reported, rebuilt = _told_apart(case, page)
             where = place(case, page.glyphs)
-            page.print(
-                f"step {case['step']}: reported {reported}, rebuilt {page.interval(case['rebuilt'])}  {where}".rstrip(),
-                4,
-            )
+            page.print(f"step {case['step']}: reported {reported}, rebuilt {rebuilt}  {where}".rstrip(), 4)
+
+
+def _told_apart(case: Mapping[str, Any], page: Page) -> tuple[str, str]:
+    """The reported and the rebuilt figure, with more digits where the usual three would make them look the same."""
+    reported, rebuilt = {"lo": case["reported"], "hi": case["reported"]}, case["rebuilt"]
+    shown = page.interval(reported), page.interval(rebuilt)
+    if shown[0] != shown[1] or not is_exact(rebuilt):
+        return shown
+    return f"{case['reported']:.6g}", f"{rebuilt['lo']:.6g}"
 
 
 def _diagnostics(data: Data, page: Page, verbose: bool) -> None:

@@ -76,15 +76,11 @@ def _unread(data: Data) -> bool:
 
 def _why_no_bound(data: Data, words: Words) -> str:
     largest = data["staleness"]["max"]
-    observed = (
-        "Nothing was trained"
-        if largest["lo"] is None and largest["hi"] is None
-        else f"The largest staleness is {words.interval(largest)}"
-    )
-    return (
-        f"{observed}. Whether that is too much is not judged: the run's configuration states no bound, and none was "
-        "given with --bound."
-    )
+    why = "the run's configuration states no bound, and none was given with --bound."
+    if largest["lo"] is None and largest["hi"] is None:
+        nothing = is_zero(data["trajectories"]["trained"])
+        return f"{'Nothing was trained' if nothing else 'The logs show no trained token'}; {why}"
+    return f"The largest staleness is {words.interval(largest)}. Whether that is too much is not judged: {why}"
 
 
 def bound_line(data: Data, words: Words) -> str:

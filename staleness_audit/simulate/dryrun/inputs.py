@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, choices
 from staleness_audit.simulate.dryrun.driver import DryRun
 from staleness_audit.simulate.dryrun.instance import Limits, Roofline
 from staleness_audit.simulate.dryrun.lengths import lengths
@@ -72,7 +72,7 @@ def read_run(
     """
     policy = name.removeprefix(PREFIX)
     if policy not in LOOPS:
-        raise AuditError(f"There is no policy {name!r}; there are: {', '.join(PREFIX + known for known in LOOPS)}.")
+        raise AuditError(f"There is no policy {name!r}; {choices(name, (PREFIX + known for known in LOOPS))}")
     sizes = _read("--cost", costs or {}, {**COSTS, **LIMITS, **ROOFLINE})
     run = DryRun(
         policy,
@@ -92,7 +92,7 @@ def read_run(
 def _lengths(text: str) -> list[int]:
     name, _, rest = text.partition(":")
     if name not in WORKLOADS:
-        raise AuditError(f"--workload {text}: there is no {name!r} here; there are: {', '.join(WORKLOADS)}.")
+        raise AuditError(f"--workload {text}: there is no {name!r} here; {choices(name, WORKLOADS)}")
     given = dict(pair.partition("=")[::2] for pair in filter(None, rest.split(",")))
     kinds: dict[str, type] = {**dict.fromkeys(WORKLOADS[name], float), "n": int, "seed": int}
     values = {**WORKLOADS[name], **_read(f"--workload {text}:", given, kinds)}

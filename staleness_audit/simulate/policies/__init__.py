@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from staleness_audit.errors import AuditError
+from staleness_audit.errors import AuditError, choices
 from staleness_audit.simulate.policies.areal import Areal
 from staleness_audit.simulate.policies.deadline import Deadline
 from staleness_audit.simulate.policies.dressage import Dressage
@@ -88,7 +88,7 @@ def build(
         AuditError: no such policy or knob, the knobs don't fit, or no value of the knob stands for the bound.
     """
     if name not in POLICIES:
-        raise AuditError(f"There is no policy {name!r}; there are: {', '.join(POLICIES)}.")
+        raise AuditError(f"There is no policy {name!r}; {choices(name, POLICIES)}")
     preset = POLICIES[name]
     knobs: dict[str, Any] = {**preset.rules.small, **preset.small} if small else {}
     knobs |= preset.knobs
@@ -105,7 +105,7 @@ def build(
     changes: dict[str, Any] = {}
     for knob, value in (settings or {}).items():
         if knob not in known:
-            raise AuditError(f"{name} has no knob {knob!r}; there are: {', '.join(known)}.")
+            raise AuditError(f"{name} has no knob {knob!r}; {choices(knob, known)}")
         changes[knob] = _read(name, knob, known[knob], value) if isinstance(value, str) else value
     policy = replace(policy, **changes)
     if reason := _out_of_range(policy) or policy.unfit():
