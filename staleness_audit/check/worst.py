@@ -12,6 +12,7 @@ from typing import Any
 import duckdb
 
 from staleness_audit.check.intervals import Interval
+from staleness_audit.engine import literal
 from staleness_audit.rebuild import Rebuilt, zoom
 
 Rows = list[dict[str, Any]]
@@ -103,7 +104,8 @@ def stoppable_at(rebuilt: Rebuilt, trajectory_id: str, bound: int) -> dict[int, 
     """For each training step of one trajectory, the controls that could have stopped it, as for listed violations."""
     groups_per_step = rebuilt.dataset.facts.get("groups_per_step")
     with rebuilt.connect() as connection:
-        uses = _rows(connection, "SELECT key, step, flight_lo FROM named_uses WHERE trajectory_id = ?", trajectory_id)
+        wanted = literal(trajectory_id)
+        uses = _rows(connection, f"SELECT key, step, flight_lo FROM named_uses WHERE trajectory_id = {wanted}")
         admitted_before = _admitted_before(connection, [row["key"] for row in uses]) if groups_per_step else {}
     return {row["step"]: _stoppable(row, bound, groups_per_step, admitted_before.get(row["key"])) for row in uses}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from staleness_audit.watch.alert import Alert
 from staleness_audit.watch.dashboard import draw
 from staleness_audit.watch.follow import Follower
 from staleness_audit.watch.lines import Lines
+from staleness_audit.watch.loop import watch
 from staleness_audit.watch.metrics import MetricsServer, open_metrics
 
 
@@ -222,6 +224,22 @@ def test_ctrl_c_ends_with_the_audit_and_its_exit_code(tmp_path: Path) -> None:
     assert first["verdict"] == "fail"
     assert last["final"] is True
     assert last["audit"] == json.loads(json.dumps(audit(tmp_path / "run").data, default=str))
+
+
+def test_what_was_written_in_the_last_rest_is_looked_at(tmp_path: Path, follower: Any) -> None:
+    """Step 2 is clean. While the watch rests, step 3 trains tokens of v0 and somebody says stop."""
+    log = Growing(tmp_path / "run" / "a.staleness.jsonl")
+    log.step(2)
+    stop, verdicts = threading.Event(), []
+
+    def show(state: Any) -> None:
+        verdicts.append(state.data["verdict"])
+        if not stop.is_set():
+            log.step(3, late=3)
+            stop.set()
+
+    watch(follower(tmp_path / "run"), [show], stop, every=60, until_finished=False)
+    assert verdicts == ["inconclusive", "fail"]
 
 
 def test_a_finished_run_can_end_the_watch(tmp_path: Path) -> None:
