@@ -48,7 +48,7 @@ def check(rebuilt: Rebuilt, bound: int | None = None, *, gate: Gate | None = Non
     per_step = per_step_rows(classes, limit, rebuilt, openings)
     trajectories, tokens = (
         trajectory_fates(classes, openings, per_step, replay=facts["replay"]),
-        token_fates(classes, openings, per_step),
+        token_fates(classes, openings, per_step, replay=facts["replay"]),
     )
     stale = staleness(classes, openings, facts, tokens["trained"])
     violations = _violations(classes, openings, limit, per_step)

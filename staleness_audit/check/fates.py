@@ -90,7 +90,24 @@ def trajectory_fates(
     }
 
 
-def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any]) -> dict[str, Any]:
+def _generated_at_least(classes: Classes, openings: Openings) -> int:
+    """Tokens of all classes, each at its least."""
+    surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
+    twice = 0 if openings.undone else _counted_twice(classes, "loss_lo", "tokens_lo")
+    return sum(row["tokens_lo"] for row in surely) - twice
+
+
+def _never_trained_at_least(classes: Classes, openings: Openings) -> int:
+    """Tokens of classes none of which was trained, nor can be among those that steps trained without a name."""
+    if openings.undone:
+        return 0
+    unlike = {"trained:"} | (_LEFT_OVER if classes.residual else frozenset())
+    return sum(row["tokens_lo"] for row in classes.fates if not unlike & set(row["fates"]))
+
+
+def token_fates(
+    classes: Classes, openings: Openings, per_step: Mapping[Any, Any], *, replay: bool
+) -> dict[str, Any]:
     """Return the ``tokens`` block: every sampled token once by its best fate; ``trained`` counts per use."""
     by_fate = _by_fate(classes, "tokens_lo", "tokens_hi")
     trained = total(row["loss"] for row in per_step.values())
@@ -101,6 +118,9 @@ def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any
     )
     if distinct.hi is None or (trained.hi is not None and trained.hi < distinct.hi):
         distinct = Interval(distinct.lo, trained.hi)
+    if not replay and not openings.undone:
+        # Without replay every use is of tokens that no other use has: what the steps state is distinct.
+        distinct = Interval(max(distinct.lo or 0, trained.lo or 0), distinct.hi)
     masked = Interval(
         sum(
             max(row["tokens_lo"] - row["trained_hi"], 0)
@@ -114,10 +134,9 @@ def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any
             for row in candidates
         ),
     )
-    surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
-    twice = 0 if openings.undone else _counted_twice(classes, "loss_lo", "tokens_lo")
     generated = Interval(
-        sum(row["tokens_lo"] for row in surely) - twice, sum_open(row["tokens_hi"] for row in classes.fates)
+        max(_generated_at_least(classes, openings), (distinct.lo or 0) + _never_trained_at_least(classes, openings)),
+        sum_open(row["tokens_hi"] for row in classes.fates),
     )
     return {
         "generated": generated.open_above(openings.any or bool(openings.unseen)),
