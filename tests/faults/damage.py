@@ -201,6 +201,11 @@ def _is_pickle(path: Path) -> bool:
     return plain_name(path).suffix in {".pkl", ".dp", ".pt"} and unpack(path)[:1] == b"\x80"
 
 
+def _is_summed(path: Path) -> bool:
+    """Whether a compressed file has a checksum: what flips in a Zstandard frame without one is other text."""
+    return path.suffix == ".gz"
+
+
 def _renamed(name: str, damage: Damage) -> Damage:
     return dataclasses.replace(damage, name=name)
 
@@ -230,7 +235,8 @@ DAMAGES: tuple[Damage, ...] = (
     _one(content.interleave, is_text),
     _one(content.flip_bytes, is_readable),
     _renamed("flip_binary", _one(content.flip_bytes, is_binary, forges=True)),
-    _renamed("flip_packed", _one(content.flip_bytes, is_packed, packed=False, visible=True)),
+    _renamed("flip_packed", _one(content.flip_bytes, _is_summed, packed=False, visible=True)),
+    _renamed("flip_frame", _one(content.flip_bytes, is_packed, packed=False, forges=True)),
     _one(content.flip_low_bits, anything, forges=True),
     _one(content.zero_page, is_readable),
     _renamed("zero_page_binary", _one(content.zero_page, is_binary, forges=True)),

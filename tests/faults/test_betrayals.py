@@ -138,9 +138,12 @@ def test_who_was_trained_unseen_is_not_counted_beside_who_is_left_over(tmp_path:
     assert data["tokens"]["generated"]["lo"] <= 14536
 
 
-def test_a_copy_of_an_event_file_is_no_second_launch(tmp_path: Path) -> None:
-    run = Case(SAMPLES / "skyrl/straggler_s1_tb", tmp_path).copy()
-    (path,) = run.rglob("events.out*")
+@pytest.mark.parametrize(
+    ("name", "file"), [("skyrl/straggler_s1_tb", "events.out*"), ("dryrun/areal-bimodal", "train.jsonl")]
+)
+def test_a_copy_of_a_file_is_no_second_launch(name: str, file: str, tmp_path: Path) -> None:
+    run = Case(SAMPLES / name, tmp_path).copy()
+    (path,) = run.rglob(file)
     copy = run / "backup" / path.relative_to(run)
     copy.parent.mkdir(parents=True)
     copy.write_bytes(path.read_bytes())

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -96,7 +97,7 @@ _CONSOLE_PATTERNS: Final = ("*.log", "*.txt", "*.out", "stdout", "stderr")
 class Found:
     """The files of DryRun-RL in a run: streams by folder, configurations, consoles; ``clues`` say how they were known.
 
-    ``copies``: (read, passed over) where a file lies there both compressed and not.
+    ``copies``: (read, passed over) where a file lies there both compressed and not, or its bytes in two folders.
     """
 
     streams: list[tuple[str, str, RunFile]] = field(default_factory=list)
@@ -134,9 +135,19 @@ def find(run: RunFiles) -> Found:
             found.clues.append(f"{console.source} says `Starting simulation: policy=`.")
     # An empty stream is legal; without any clue beside it, the folder's name must vouch for it.
     ours = [entry for entry in named if entry[0] in sure or PurePosixPath(entry[0]).name == "logs"]
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for folder, kind, _ in ours:
+        kinds[folder].add(kind)
     seen: dict[str, RunFile] = {}
-    for folder, kind, file in sorted(ours, key=lambda entry: entry[2].compressed):
-        first = seen.setdefault(file.name, file)
+    kept: dict[tuple[str, int], list[tuple[str, RunFile]]] = defaultdict(list)
+    # The folders with most kinds of streams first.
+    for folder, kind, file in sorted(ours, key=lambda entry: (entry[2].compressed, -len(kinds[entry[0]]))):
+        # A stream that somebody kept a second time, without those beside it, is no second simulation.
+        alike = kept[PurePosixPath(file.name).name, file.bytes]
+        lone = [one for other, one in alike if kinds[folder] < kinds[other]]
+        copied = (one for one in lone if file.bytes and run.digest(one.source) == run.digest(file.source))
+        first = next(copied, seen.setdefault(file.name, file))
+        alike.append((folder, file))
         if first is file:
             found.streams.append((folder, kind, file))
         else:
