@@ -94,7 +94,7 @@ def _generated_at_least(classes: Classes, openings: Openings) -> int:
     """Tokens of all classes, each at its least."""
     surely = [row for row in classes.fates if not openings.undone or row["fates"] == ["trained:"]]
     twice = 0 if openings.undone else _counted_twice(classes, "loss_lo", "tokens_lo")
-    return sum(row["tokens_lo"] for row in surely) - twice
+    return int(sum(row["tokens_lo"] for row in surely)) - twice
 
 
 def _never_trained_at_least(classes: Classes, openings: Openings) -> int:
@@ -102,12 +102,10 @@ def _never_trained_at_least(classes: Classes, openings: Openings) -> int:
     if openings.undone:
         return 0
     unlike = {"trained:"} | (_LEFT_OVER if classes.residual else frozenset())
-    return sum(row["tokens_lo"] for row in classes.fates if not unlike & set(row["fates"]))
+    return int(sum(row["tokens_lo"] for row in classes.fates if not unlike & set(row["fates"])))
 
 
-def token_fates(
-    classes: Classes, openings: Openings, per_step: Mapping[Any, Any], *, replay: bool
-) -> dict[str, Any]:
+def token_fates(classes: Classes, openings: Openings, per_step: Mapping[Any, Any], *, replay: bool) -> dict[str, Any]:
     """Return the ``tokens`` block: every sampled token once by its best fate; ``trained`` counts per use."""
     by_fate = _by_fate(classes, "tokens_lo", "tokens_hi")
     trained = total(row["loss"] for row in per_step.values())
