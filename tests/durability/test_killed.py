@@ -288,9 +288,8 @@ def test_workers_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
         "from staleness_audit import ingest\n"
-        "class Slow:\n    uses_processes = True\n"
         "if __name__ == '__main__':\n"
-        "    pool = ingest._pool(Slow(), 2)\n"
+        "    pool = ingest._pool(2, threads=False)\n"
         "    print(*{pool.submit(os.getpid).result() for _ in range(8)}, flush=True)\n"
         "    pool.submit(time.sleep, 60)\n"
         "    time.sleep(60)\n"
