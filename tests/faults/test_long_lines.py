@@ -20,12 +20,6 @@ from faults.judge import Case
 LINE_BYTES = 100_000_000
 MOST_BYTES = 1_500_000_000
 """Of memory: the line as bytes, as text, as columns, and twice each while one is made from the other."""
-STILL_RECORDS = {
-    "metrics.jsonl.zst",
-    "psrl_logs/trajectories/v4/43.txt",
-    "rollout_data/5.jsonl",
-}
-"""Where the middle of the line is a text, so that what is left is a record that could be true."""
 MOST_SECONDS = 60
 """Of processor time."""
 AUDIT = """
@@ -76,5 +70,5 @@ def test_a_line_of_100_mb(folder: Path, file: str, tmp_path: Path) -> None:
     assert after["bytes"] < MOST_BYTES
     assert after["seconds"] < MOST_SECONDS
     # A console may hold any text; where a long one is nobody's message, it changes nothing.
-    if file not in STILL_RECORDS and not any(file in text for text in after["told"]):
+    if not any(file in text for text in after["told"]):
         assert after["said"] == audited(folder / "run", tmp_path / "whole")["said"]

@@ -354,6 +354,14 @@ def test_damage_forbids_to_pass(tmp_path, damage):
     assert data["tokens"]["trained"]["hi"] is None
 
 
+def test_a_row_of_a_dump_that_cannot_be_read_is_named(tmp_path):
+    root = story(tmp_path).write()
+    dump = root / "rollout_data/2.jsonl"
+    dump.write_text(dump.read_text().replace('"uid"', '"uid', 1))
+    said = {(item["code"], item["source"], item["line"]) for item in audit(root).data["diagnostics"]["items"]}
+    assert ("bad-line", "rollout_data/2.jsonl", 1) in said
+
+
 def test_a_cut_last_line_of_a_log_did_not_happen(tmp_path):
     root = story(tmp_path).write()
     for name in ("route_trace", "RequestStatusTracker"):

@@ -84,7 +84,7 @@ _STREAMS: Final = {
     "train.jsonl": ("train", b'"n_dropped_step"'),
     "rollout_step.jsonl": ("rollout", b'"saturated_steps"'),
 }
-_INSTANCE: Final = re.compile(r"(?:.*/)?instance/(\d+)\.jsonl\Z")
+_INSTANCE: Final = re.compile(r"(?:.*/)?instance/(\d{1,9})\.jsonl\Z")
 _INSTANCE_MARK: Final = b'"running_len"'
 _START_MARK: Final = b"Starting simulation: policy="
 _CONFIG_MARKS: Final = (b"livelock_rounds:", b"n_versions:")

@@ -31,7 +31,7 @@ TAGS: Final = (b"train/evicted_stale_prompt_groups", b"train/avg_trajectory_age"
 _EXP: Final = re.compile(r"^(?P<exp>(?:.*/)?exp_(?P<number>\d+))/")
 _WORKER: Final = re.compile(r"(?:^|/)worker-[0-9a-f]+-(?P<job>[0-9a-f]+)-(?P<pid>\d+)\.(?:out|err)$")
 _SLURM: Final = re.compile(r"(?:^|/)(?P<job>\d+)(?:-(?P<restart>\d+))?-logs/")
-_STEP: Final = re.compile(r"(?:^|/)(?:tmp_)?step_(?P<step>\d+)/[^/]*$")
+_STEP: Final = re.compile(r"(?:^|/)(?:tmp_)?step_(?P<step>\d{1,9})/[^/]*$")
 _HEAD: Final = 1 << 20
 
 Origin = Literal["driver", "wandb", "worker"]

@@ -26,7 +26,8 @@ _TEXT_ROWS: Final = {
     "environment": pl.Int64,
     "turns": pl.Int64,
 }
-_UID: Final = re.compile(r"(\d+)(?:_(\d+))?")
+_NOBODY: Final[dict[str, int | None]] = {"uid": None, "part": None}
+_UID: Final = re.compile(r"(\d{1,18})(?:_(\d{1,9}))?")
 _COUNTS: Final = re.compile(r"^\[Token Counts\] prompt: (\d+) \| assistant: (\d+) \| env: (\d+) \|", re.MULTILINE)
 _TURNS: Final = re.compile(r"^turns: (\d+),", re.MULTILINE)
 
@@ -37,25 +38,35 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
     try:
         for line, text, _ in numbered_lines(run, piece):
             if text.strip():
-                rows.append({"source": piece.source, "line": line, "step": step, **_identity(text)})
+                identity = _identity(text)
+                if identity is None:
+                    sink.diagnose(
+                        "warning",
+                        "bad-line",
+                        "A row of a dump can't be read: it was trained all the same, but whose it is is not known.",
+                        source=piece.source,
+                        line=line,
+                    )
+                rows.append({"source": piece.source, "line": line, "step": step, **(identity or _NOBODY)})
     except GarbledText:
         pass  # every row was read; one whose identity is hit is above, as a row that can't be read
     except DamagedStream as damage:
-        rows.append({"source": piece.source, "line": damage.line, "step": step, "uid": None, "part": None})
+        rows.append({"source": piece.source, "line": damage.line, "step": step, **_NOBODY})
     if not rows:
-        rows.append({"source": piece.source, "line": 1, "step": step, "uid": None, "part": None})
+        rows.append({"source": piece.source, "line": 1, "step": step, **_NOBODY})
     sink.write(ROLLOUTS, pl.DataFrame(rows, schema=_ROLLOUT_ROWS))
 
 
-def _identity(text: str) -> dict[str, int | None]:
+def _identity(text: str) -> dict[str, int | None] | None:
+    """Return who a row names, or None if it can't be read."""
     try:
         row = orjson.loads(text)
     except orjson.JSONDecodeError:
-        row = None
+        return None
     uid = row.get("uid") if isinstance(row, dict) else None
     match = _UID.fullmatch(str(uid)) if isinstance(uid, int | str) and not isinstance(uid, bool) else None
     if match is None:
-        return {"uid": None, "part": None}
+        return _NOBODY
     return {"uid": int(match[1]), "part": int(match[2]) if match[2] else None}
 
 

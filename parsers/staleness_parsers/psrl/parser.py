@@ -13,8 +13,8 @@ from staleness_parsers.psrl import components, dumps, gateway, settings
 from staleness_parsers.psrl.card import CARD
 from staleness_parsers.psrl.finish import finish_run
 
-STEP_FILE: Final = re.compile(r"(?:^|/)(\d+)\.jsonl$")
-TEXT_FILE: Final = re.compile(r"(?:^|/)v(\d+)/(\d+)(?:_(\d+))?\.txt$")
+STEP_FILE: Final = re.compile(r"(?:^|/)(\d{1,9})\.jsonl$")
+TEXT_FILE: Final = re.compile(r"(?:^|/)v(\d{1,9})/(\d{1,18})(?:_(\d{1,9}))?\.txt$")
 TRAJECTORY_MARK: Final = b"=== "
 _VALIDATION: Final = re.compile(r"(?:^|[_.-])val(?:idation)?(?:[_.-]|$)")
 _CONSOLES: Final = (".log", ".out", ".err")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.readers.scalars import scalar_files
 
-DUMP = re.compile(r"(?:.*/)?rollout_dump_data\.step_(?P<step>\d+)\.jsonl\Z")
+DUMP = re.compile(r"(?:.*/)?rollout_dump_data\.step_(?P<step>\d{1,9})\.jsonl\Z")
 APPENDED = re.compile(r"(?:.*/)?rollout_data\.jsonl\Z")
 """Dumps of v0.1.0: a line per step in one file."""
 PICKLE = re.compile(r"(?:.*/)?train/step_(?P<step>\d{6,})\.pkl\Z")

@@ -88,7 +88,7 @@ _MESSAGES: Final = Messages(
         ("waiting", r"Warning: No progress for (?P<number>[\d.]+)s\."),
     )
 )
-_SAVED_ID: Final = re.compile(r"(?P<eval>eval_)?(?P<id>\d+)(?=\D*$)")
+_SAVED_ID: Final = re.compile(r"(?P<eval>eval_)?(?<!\d)(?P<id>\d{1,9})(?=\D*$)")
 _ENDS_BY_ITSELF: Final = re.compile(r"[)}]$")
 
 

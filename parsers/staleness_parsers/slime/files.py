@@ -18,9 +18,9 @@ Kind = Literal["rollout", "eval", "train", "dataset"]
 _TEXT_SUFFIXES: Final = (".log", ".out", ".err", ".txt")
 _TEXT_NAMES: Final = ("console", "stdout", "stderr", "nohup", "output")
 _ROLLOUT_ID: Final = re.compile(rb"rollout_id(?:q.|r.{4}|\x94)?(?:K(.)|M(..)|J(.{4}))", re.DOTALL)
-_EVAL_NAME: Final = re.compile(r"eval_(\d+)[^/]*$")
-_LAST_NUMBER: Final = re.compile(r"(\d+)(?=\D*$)")
-_DATASET_NAME: Final = re.compile(r"global_dataset_state_dict_(\d+)\.pt$")
+_EVAL_NAME: Final = re.compile(r"eval_(\d{1,9})(?!\d)[^/]*$")
+_LAST_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,9})(?=\D*$)")
+_DATASET_NAME: Final = re.compile(r"global_dataset_state_dict_(\d{1,9})\.pt$")
 CONSOLE_MARKS: Final = (
     b"fully-async rollout ",
     b"starting fully-async rollout worker",

@@ -14,10 +14,10 @@ from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.readers.scalars import scalar_files
 
 HEAD_BYTES: Final = 1 << 16
-_STEP_FILE: Final = re.compile(r"(?:^|/)(\d+)\.jsonl$")
-_CHECKPOINT: Final = re.compile(r"(?:^|/)global_step_(\d+)/transfer_queue/controller_state\.pkl$")
-_TQ_BATCH: Final = re.compile(r"(?:^|/)(\d+)/(\d+)/tq_batch\.pt$")
-_GROUP: Final = re.compile(r"(?:^|/)(\d+)/gen_batch\.dp$")
+_STEP_FILE: Final = re.compile(r"(?:^|/)(\d{1,9})\.jsonl$")
+_CHECKPOINT: Final = re.compile(r"(?:^|/)global_step_(\d{1,9})/transfer_queue/controller_state\.pkl$")
+_TQ_BATCH: Final = re.compile(r"(?:^|/)(\d{1,9})/(\d{1,9})/tq_batch\.pt$")
+_GROUP: Final = re.compile(r"(?:^|/)(\d{1,9})/gen_batch\.dp$")
 _ROLLOUT_LINE: Final = re.compile(rb'\s*\{"input": ?"')
 _METRICS_LINE: Final = re.compile(rb'\s*\{"step": ?-?\d+, ?"data": ?\{')
 METRIC_MARKS: Final = (b'"training/global_step"', b'"fully_async/', b'"training/off_policy/')
