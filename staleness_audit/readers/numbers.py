@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,14 +24,14 @@ def moment(seconds: float | None) -> datetime | None:
         return None
 
 
-def near(rows: Sequence[Row], name: str, kind: str | None, sink: Sink) -> list[Row]:
-    """Leave out rows (of a ``kind``) whose step in column ``name`` is nowhere near the others': a damaged digit.
+def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Sink) -> list[Row]:
+    """Leave out rows (of some ``kinds``) whose step in column ``name`` is nowhere near the others': a damaged digit.
 
     Otherwise there would be a step for each number up to it. Rows have ``source`` and may have ``line``.
     """
 
     def told(row: Row) -> bool:
-        return row[name] is not None and (kind is None or row["kind"] == kind)
+        return row[name] is not None and (kinds is None or row["kind"] in kinds)
 
     numbers = sorted(row[name] for row in rows if told(row))
     middle = numbers[len(numbers) // 2] if numbers else 0

@@ -34,7 +34,9 @@ except AuditError as refusal:
     told, said = [str(refusal)], None
 used = resource.getrusage(resource.RUSAGE_SELF)
 seconds = used.ru_utime + used.ru_stime
-print(json.dumps({"bytes": used.ru_maxrss * 1024, "seconds": seconds, "told": told, "said": said}))
+# Not ru_maxrss, which counts what the process was before it ran this.
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM:"))
+print(json.dumps({"bytes": int(peak.split()[1]) * 1024, "seconds": seconds, "told": told, "said": said}))
 """
 
 

@@ -299,6 +299,28 @@ def test_pushes_tell_how_long_the_critic_warmed_up(tmp_path):
     assert data["run"]["steps"] == {"lo": 1, "hi": 1}
 
 
+def test_a_clock_that_was_set_back_moves_no_step(tmp_path):
+    """Buffers 2 and 3 seem to be handed over before any push, so from version 0; buffers 0 and 1 were not."""
+    run = Run(tmp_path)
+    run.settings()
+    run.informed()
+    for step in range(4):
+        run.made(step, step)
+        run.header(step, (step, 1))
+        run.push(step + 1)
+        run.trained(step + 1, step)
+    root = run.write()
+    log = root / "psrl_logs/AgentLoopManager.log"
+    whole = audit(root).data
+    lines = log.read_text().splitlines(keepends=True)
+    late = next(number for number, line in enumerate(lines) if "Buffer 2" in line or "buffer 2" in line)
+    log.write_text("".join([*lines[:late], *(line.replace(" 10:15:", " 09:15:") for line in lines[late:])]))
+    assert log.read_text() != "".join(lines)
+    data = audit(root).data
+    assert data["run"]["steps"] == whole["run"]["steps"] == {"lo": 4, "hi": 4}
+    assert [row["v_train"] for row in data["per_step"]] == [row["v_train"] for row in whole["per_step"]]
+
+
 def test_a_request_with_several_trajectories_repeats_its_id(tmp_path):
     run = Run(tmp_path)
     run.settings()

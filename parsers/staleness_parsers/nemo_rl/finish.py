@@ -19,6 +19,10 @@ from staleness_parsers.nemo_rl.rows import Row, Rows
 Told = single.Told | buffered.Told
 _WAITS: Final = frozenset({"stall", "waiting", "wait"})
 _PROGRESS: Final = frozenset({"step", "metrics", "closing", "selected", "consumed", "results"})
+_NUMBERED: Final = frozenset(
+    {"step", "chunk", "closing", "sc_end", "stalled", "header", "updated", "sampling", "results", "logged", "wait"}
+)
+"""Lines whose number is that of a step or version."""
 _ENDS: Final = {
     "drained": "rollout exhausted and buffer drained",
     "timeout": "timeout reached",
@@ -32,9 +36,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     names = {file.source: file.name for file in run.files}
     saved = _rows(staged, "nemo_saved", "source", "index")
     exps = [exp for exp in _column(staged, "nemo_rows", "exp") if exp]
-    lines = _rows(staged, "nemo_lines", "source", "line")
-    for kind in ("header", "step"):
-        lines = near(lines, "a", kind, sink)
+    lines = near(_rows(staged, "nemo_lines", "source", "line"), "a", _NUMBERED, sink)
     launches = gather(
         captures(carried(lines), names),
         near(_rows(staged, "nemo_scalars", "source", "record"), "step", None, sink),

@@ -198,7 +198,18 @@ def _labels(book: Book) -> dict[int, tuple[int, int]]:
         hi = number if after is None else min(after - 1, number)
         if lo <= hi:
             labels[number + 1] = lo, hi
-    return labels
+    return labels if _steady(labels, book) else {}
+
+
+def _steady(labels: Mapping[int, tuple[int, int]], book: Book) -> bool:
+    """Whether one delay between buffers and versions explains all labels: else a clock was set, and they prove nothing.
+
+    After the warm-up every step pushes one version, so that a step's buffer is as far ahead of its version as the next
+    one's; the newest push is of a step whose buffer was handed over.
+    """
+    least = max((step - 1 - hi for step, (_, hi) in labels.items()), default=0)
+    most = min((step - 1 - lo for step, (lo, _) in labels.items() if lo > 0), default=least)
+    return least <= min(most, max(book.buffers, default=0) + 1 - max(book.pushes, default=0))
 
 
 def _shift(story: Story) -> tuple[int, int]:

@@ -266,12 +266,13 @@ def _tell_torn(model: Model, sink: Sink) -> None:
 
 def _tell_start(process: Process, sink: Sink) -> None:
     source = process.batches[0]["source"]
+    before = f" before that of rollout {min(process.collected)}" if process.collected else ""
     if process.start_hi != process.start_lo:
         sink.diagnose(
             "warning",
             "start-unknown",
-            f"Dumps before that of rollout {min(process.collected)} are, or may be, missing: at which rollout the "
-            "trainer was started is not known; keep the console log.",
+            f"Dumps{before} are, or may be, missing: at which rollout the trainer was started is not known; "
+            "keep the console log.",
             source=source,
         )
     elif process.start_lo:

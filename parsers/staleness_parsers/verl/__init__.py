@@ -142,7 +142,7 @@ class Verl:
         records = near(near(_rows(staged, metrics.TABLE), "step", None, sink), "global_step", None, sink)
         messages = console.told(_rows(staged, console.TABLE))
         for kind in ("micro", "dumped", "sync"):
-            messages = near(messages, "a", kind, sink)
+            messages = near(messages, "a", {kind}, sink)
         configs = choose(_rows(staged, CONFIG_TABLE))
         settings = configs[-1] if configs else Settings()
         rule = _rule(settings, records, messages, files, staged)
