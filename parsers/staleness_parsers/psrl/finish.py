@@ -209,7 +209,8 @@ def _steady(labels: Mapping[int, tuple[int, int]], book: Book) -> bool:
     """
     least = max((step - 1 - hi for step, (_, hi) in labels.items()), default=0)
     most = min((step - 1 - lo for step, (lo, _) in labels.items() if lo > 0), default=least)
-    return least <= min(most, max(book.buffers, default=0) + 1 - max(book.pushes, default=0))
+    pushed = max(book.buffers, default=0) + 1 - max(book.pushes, default=0)
+    return least <= (min(most, pushed) if pushed >= 0 else most)  # negative: the end of the buffers' log is lost
 
 
 def _shift(story: Story) -> tuple[int, int]:
