@@ -157,12 +157,14 @@ def stream(values: Sequence[int]) -> bytes:
         parts = io.BytesIO()
         for value in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}):
             pickle.dump(value, parts, protocol=2)
-        pickler = pickle.Pickler(parts, protocol=2)
         storage = Storage(values)
-        pickler.persistent_id = lambda item: (  # type: ignore[method-assign]
-            ("storage", made["torch.LongStorage"], "7", "cpu", len(values), None) if item is storage else None
-        )
-        pickler.dump(storage)
+
+        class Pickler(pickle.Pickler):
+            def persistent_id(self, item: object) -> tuple[object, ...] | None:
+                kept = ("storage", made["torch.LongStorage"], "7", "cpu", len(values), None)
+                return kept if item is storage else None
+
+        Pickler(parts, protocol=2).dump(storage)
         pickle.dump(["7"], parts, protocol=2)
         return parts.getvalue() + struct.pack(f"<q{len(values)}q", len(values), *values)
 
