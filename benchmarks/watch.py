@@ -40,7 +40,8 @@ def main() -> None:
     options = parser.parse_args()
     before = -(-options.trajectories // generate.BATCH)
     per_step = generate.BATCH * 5 + 2  # admitted, two spans, finished, trained; step and sync
-    lines = generate.lines((before + STEPS_PER_LOOK * options.looks) * generate.BATCH, 2, None, 0)
+    texts = generate.texts((before + STEPS_PER_LOOK * options.looks) * generate.BATCH, 2, None, 0)
+    lines = (line for text in texts for line in text.splitlines(keepends=True))
     with tempfile.TemporaryDirectory(prefix="staleness-bench-", dir=options.folder) as place:
         run = Path(place) / "run"
         run.mkdir()
