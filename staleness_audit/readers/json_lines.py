@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import orjson
 import pyarrow as pa
 import pyarrow.json
 
@@ -110,7 +111,20 @@ def _in_words(message: str) -> str:
     return f"{changed['key'].replace('/', '.')} is not {wanted} but {found}"
 
 
+_ROOT_NULL = re.compile(rb"(?:\A|[}\n])[ \t\r\n]*null")
+"""A null that may stand where an object should: Arrow's parser ends the process there instead of complaining."""
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
 def _parse(data: bytes, options: pa.json.ParseOptions) -> pa.Table:
+    if _ROOT_NULL.search(data) and not all(_is_object(line) for line in data.split(b"\n") if line.strip()):
+        raise pa.ArrowInvalid("not one JSON object")
     # One Arrow block per quarter of ours lets two threads work; a line must fit into a block.
     longest = len(data) if len(data) < (1 << 20) else max(len(data) // 4, _longest_line(data) + 1)
     table = pa.json.read_json(
