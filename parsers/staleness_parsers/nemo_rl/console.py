@@ -221,6 +221,16 @@ class _Reader:
         for name, value in groups.items():
             if name in LINES and value is not None:
                 row[name] = _number(name, value)
+                if row[name] is None and name != "x":
+                    self._sink.diagnose(
+                        "error",
+                        "number-damaged",
+                        "A number of this line is beyond any step, version or count; the line was left out.",
+                        source=self._source,
+                        line=number,
+                        opens="training",
+                    )
+                    return
         if cut and kind == "step":
             row["d"] = None  # the lag may go on
         if line.repeated > 1:
