@@ -60,6 +60,16 @@ def test_a_changed_input_is_named_with_what_it_changes(two_step_run):
     assert not any("verdict" in line for line in lines)
 
 
+def test_an_older_document_that_does_not_say_what_its_digests_are_of_is_compared_too(two_step_run):
+    folder = two_step_run("run", bound=2)
+    file = edited(recorded(folder), lambda document: document["inputs"].pop("of"))
+    log = folder / "run.staleness.jsonl"
+    log.write_text(log.read_text().replace('"b", "tokens": 10', '"b", "tokens": 9'))
+    result = run("verify", file, folder)
+    assert result.exit_code == 1, result.output
+    assert "  input run.staleness.jsonl: recorded sha256:" in result.stdout
+
+
 def test_a_lost_input_is_named(event_log, two_step_run):
     folder = two_step_run("run")
     other = event_log("other", writer="second")

@@ -15,7 +15,8 @@ def inputs(rebuilt: Rebuilt) -> dict[str, Any] | None:
     """Return the block ``inputs`` of the document; None if the tables do not say what they were made from.
 
     Of a file that a URL names, the digest is that of its listing (``object:``), so that it need not be fetched again.
-    ``of``: what the digests are of, ``bytes`` or a ``listing``. ``digest``: SHA-256 over ``<path> <digest of its bytes>`` of every file, a line each, in the order of their paths.
+    ``of``: what the digests are of, ``bytes`` or a ``listing``. ``digest``: SHA-256 over ``<path> <its digest>`` of
+    every file, a line each, in the order of their paths.
     """
     rows = rebuilt.dataset.scan("sources").select("path", "bytes", "digest").sort("path").collect().to_dicts()
     if not rows or any(row["digest"] is None for row in rows):

@@ -80,12 +80,13 @@ def _inputs(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Ite
     if old.get("digest") == new.get("digest"):
         return
     compared = "digest"
-    if old["of"] != new["of"]:
+    known, found = (block.get("of", "bytes") for block in (old, new))  # older documents do not say
+    if known != found:
         # A copy of objects, or the other way round: what a store says of an object is no digest of its bytes.
-        yield Difference("unchecked", "contents of the inputs", f"by their {old['of']}", f"by their {new['of']}")
+        yield Difference("unchecked", "contents of the inputs", f"by their {known}", f"by their {found}")
         compared = "bytes"
-    before, after = ({row["path"]: row[compared] for row in block.get("listed") or ()} for block in (old, new))
-    if compared == "bytes" and before == after and all(old[total] == new[total] for total in ("files", "bytes")):
+    before, after = ({row["path"]: row.get(compared) for row in block.get("listed") or ()} for block in (old, new))
+    if compared == "bytes" and before == after and all(old.get(sum_) == new.get(sum_) for sum_ in ("files", "bytes")):
         return
     changed = [path for path in sorted(before.keys() | after.keys()) if before.get(path) != after.get(path)]
     if not before or not after or not changed:  # too many to be listed
