@@ -1,9 +1,9 @@
-"""Numbers of untrusted logs that would ask for more than there is: times beyond the calendar, steps beyond any run."""
+"""Numbers of untrusted logs: times beyond the calendar or of a clock set back, steps beyond any run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -48,3 +48,18 @@ def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Si
         opens="training",
     )
     return [row for row in rows if not told(row) or abs(row[name] - middle) <= farthest]
+
+
+def set_back(times: Iterable[int | None], slack: int) -> int | None:
+    """Return the place of the first time that is earlier than one before it by more than ``slack``; None if none is.
+
+    For records in an order that is known without times: a clock that was set back between them puts them in another.
+    """
+    latest: int | None = None
+    for place, time in enumerate(times):
+        if time is None:
+            continue
+        if latest is not None and time < latest - slack:
+            return place
+        latest = time if latest is None else max(latest, time)
+    return None

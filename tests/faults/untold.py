@@ -35,8 +35,6 @@ UNTOLD: tuple[Untold, ...] = (
     Untold(
         "events", LOST_FILES, r"staleness\.jsonl", EVERYTHING, "who writes is told by the writers only", any_way=True
     ),
-    Untold("roll", TIMES, r"traces\.jsonl|\.log", EVERYTHING, "nothing but times puts spans in order", any_way=True),
-    Untold("areal", TIMES, r"tracer", ENDED, "tasks are put into steps by times", any_way=True),
     Untold("areal", LOST_LINES, r"sessions-r\d+\.jsonl", DROPPED, "a rejection is told nowhere else"),
     Untold("dressage", LOST_LINES, r"console\.log", DROPPED, "a line about a dropped group is told nowhere else"),
     Untold("dryrun", LOST_LINES, r"request\.jsonl", ENDED, "without its drop a request is left over", any_way=True),

@@ -103,6 +103,21 @@ class TestTheStory:
         without_lines.sessions = [session(number, number, begin, end) for number, (begin, end, _) in STRAGGLER.items()]
         assert uses(judged(without_lines, tmp_path / "b")) == ASSIGNED
 
+    def test_times_of_a_clock_that_was_set_back_order_nothing(self, tmp_path: Path) -> None:
+        """From task 5 on, or in the console's last steps, an hour is told twice: who was trained where is open."""
+        rows = [session(number, number, begin, end) for number, (begin, end, _) in STRAGGLER.items()]
+        without_lines = straggler()
+        without_lines.console = tracer() + step_lines(STATS)
+        late = [session(number, number, begin - 3600, end - 3600) for number, (begin, end, _) in STRAGGLER.items()]
+        without_lines.sessions = rows[:5] + late[5:]
+        back = straggler()
+        back.console = [(at, line.replace("-14:00:4", "-13:00:4")) for at, line in back.console]
+        for name, trial in (("sessions", without_lines), ("console", back)):
+            result = judged(trial, tmp_path / name)
+            assert "clock-set-back" in codes(result)
+            assert result.data["verdict"] == "inconclusive"
+            assert result.data["tokens"]["trained"] == exact(51)
+
     def test_without_order_or_status_no_batch_is_claimed(self, tmp_path: Path) -> None:
         trial = straggler()
         trial.console = tracer() + step_lines(STATS)

@@ -299,6 +299,32 @@ def test_pushes_tell_how_long_the_critic_warmed_up(tmp_path):
     assert data["run"]["steps"] == {"lo": 1, "hi": 1}
 
 
+def test_without_settings_only_versions_tell_of_a_warm_up(tmp_path):
+    """Step 3 starts from version 2, or one less for each step in which a critic may have warmed up."""
+    run = Run(tmp_path)
+    for request in range(3):
+        run.made(request, 0)
+        run.trained(request + 1, request)
+    data = audit(run.write()).data
+    assert [row["v_train"] for row in data["per_step"]] == [{"lo": 0, "hi": 0}, {"lo": 0, "hi": 1}, {"lo": 0, "hi": 2}]
+    assert "warmup-unknown" in {item["code"] for item in data["diagnostics"]["items"]}
+
+
+def test_a_version_given_before_a_step_had_all_its_members_was_pushed_before_it(tmp_path):
+    """Request 3 is given version 2 while request 2, of step 3, still runs: no step was without a push."""
+    run = Run(tmp_path)
+    for request in range(2):
+        run.made(request, 0)
+        run.trained(request + 1, request)
+    run.route(2, 0)
+    run.route(3, 2)
+    run.pop(2, 0, 20)
+    run.trained(3, 2)
+    data = audit(run.write()).data
+    assert [row["v_train"]["lo"] for row in data["per_step"]] == [0, 1, 2]
+    assert "warmup-unknown" not in {item["code"] for item in data["diagnostics"]["items"]}
+
+
 def test_a_clock_that_was_set_back_moves_no_step(tmp_path):
     """Buffers 2 and 3 seem to be handed over before any push, so from version 0; buffers 0 and 1 were not."""
     run = Run(tmp_path)
@@ -317,6 +343,7 @@ def test_a_clock_that_was_set_back_moves_no_step(tmp_path):
     log.write_text("".join([*lines[:late], *(line.replace(" 10:15:", " 09:15:") for line in lines[late:])]))
     assert log.read_text() != "".join(lines)
     data = audit(root).data
+    assert "clocks-disagree" in {item["code"] for item in data["diagnostics"]["items"]}
     assert data["run"]["steps"] == whole["run"]["steps"] == {"lo": 4, "hi": 4}
     assert [row["v_train"] for row in data["per_step"]] == [row["v_train"] for row in whole["per_step"]]
 

@@ -569,3 +569,13 @@ def test_another_collectors_numbers(run: Run) -> None:
     audited = run()
     assert audited.steps == audited.trained == (1, 1)
     assert audited["run"]["health"]["state"] == "crashed"
+
+
+def test_a_clock_that_was_set_back_orders_no_spans(run: Run) -> None:
+    """The clock of the scheduler lost an hour after step 0: no span is used, and that is said."""
+    run["console.log"] = config()
+    calls = export("scheduler", [call(0)]) + export("scheduler", [call(1, at=-3590)])
+    run[TRACES] = export("driver", [*step(0), *step(1)]) + calls
+    audited = run()
+    assert "clock-set-back" in {item["code"] for item in audited["diagnostics"]["items"]}
+    assert audited["verdict"] == "inconclusive"

@@ -89,8 +89,8 @@ CARD = Card(
     betrays=(
         "A damaged line is reported. A lost dump, task or batch is betrayed by the step's number of sequences and of "
         "valid tokens, a lost step by the steps around it or by the step a later launch continues from, a log that "
-        "was cut short by batches, steps or samples that other files show later than its end. Tasks are put into "
-        "steps by the times in the tracers, so a clock that is set back between them is not betrayed. Nothing betrays "
+        "was cut short by batches, steps or samples that other files show later than its end, a clock that was set "
+        "back by more than a minute by the order of the console's lines and of the session ids. Nothing betrays "
         "a lost rejection, or the last steps if every file ends before them."
     ),
     figures=(

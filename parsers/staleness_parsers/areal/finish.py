@@ -12,6 +12,7 @@ from staleness_audit.parser import Attempt, RunFacts, Sign, Sink, Staged
 from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.areal.assembly import assemble
 from staleness_parsers.areal.book import Book
+from staleness_parsers.areal.clocks import timed_sessions, untimed_log
 from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
 from staleness_parsers.areal.facts import Known, facts
 from staleness_parsers.areal.launches import Launch, launches
@@ -23,10 +24,10 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     settings = _settings(staged)
     found, zoned = launches(
-        near(_rows(staged, "areal_log", "source", "line"), "number", {"done"}, sink),
+        untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done"}, sink), sink),
         near(_rows(staged, "areal_perf", "source", "line"), "step", None, sink),
         near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink),
-        _rows(staged, "areal_sessions", "source", "line"),
+        timed_sessions(_rows(staged, "areal_sessions", "source", "line"), sink),
     )
     if not zoned:
         sink.diagnose(

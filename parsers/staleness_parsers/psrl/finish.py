@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import polars as pl
@@ -12,13 +14,14 @@ import polars as pl
 from staleness_audit.parser import RunFacts, Sink, Staged
 from staleness_parsers.psrl import components, dumps, gateway, settings
 from staleness_parsers.psrl.book import Book, keep_book
-from staleness_parsers.psrl.calls import Pins, Request, trace
+from staleness_parsers.psrl.calls import Call, Pins, Request, trace
 from staleness_parsers.psrl.facts import facts, reported
 from staleness_parsers.psrl.fates import write_fates
 from staleness_parsers.psrl.lives import Life, Teller
 from staleness_parsers.psrl.settings import Settings
 
 Row = Mapping[str, Any]
+_WARMUP = "trainer.critic_warmup"
 _MOST_STEPS = 20_000
 """Steps without a generation, beside two for each that has one, beyond which a number is taken for damaged."""
 
@@ -38,7 +41,7 @@ class Story:
     """A run put together. ``first`` is the first step of the last launch; earlier steps are an earlier launch's.
 
     ``labels``: PSRL's number of the version that a step starts from, as the pushes around it tell. ``shift``: how much
-    higher than its number a version of the last launch is.
+    higher than its number a version of the last launch is. ``warmup``: steps in which a critic warmed up.
     """
 
     settings: Settings
@@ -53,6 +56,7 @@ class Story:
     holes: set[int] = field(default_factory=set)
     labels: dict[int, tuple[int, int]] = field(default_factory=dict)
     shift: tuple[int, int] = (0, 0)
+    warmup: tuple[int, int | None] = (0, 0)
 
     def group(self, request: int) -> str | None:
         """Name the group of a request: its prompt."""
@@ -84,7 +88,7 @@ class Story:
     @property
     def pushed(self) -> int:
         """Newest version that anything was pushed or pinned to: as many steps at least are complete."""
-        tags = (call.tag for request in self.requests.values() for calls in request.attempts for call in calls)
+        tags = (call.tag for call in _calls(self.requests.values()))
         newest = max([-1, *tags, *self.book.pushes])
         return newest + self.shift[0] if newest >= 0 else 0
 
@@ -93,8 +97,8 @@ class Story:
         if step in self.labels:
             lo, hi = self.labels[step]
             return lo + self.shift[0], hi + self.shift[1]
-        warm = self.settings.number("trainer.critic_warmup") or 0
-        return max(step - 1 - warm, 0), max(step - 1 - max(warm - 1, 0), 0) if warm else step - 1
+        least, most = self.warmup
+        return 0 if most is None else max(step - 1 - most, 0), max(step - 1 - least, 0)
 
 
 def finish_run(staged: Staged, sink: Sink) -> RunFacts:
@@ -135,9 +139,10 @@ def _story(staged: Staged, sink: Sink) -> Story:
     story.dumped = bool(rollouts)
     _collect(story, rollouts)
     story.first = _first_step(story)
-    story.labels = _labels(book)
+    story.labels = _labels(book, sink)
     story.shift = _shift(story)
     _fill(story, sink)
+    story.warmup = _warmup(story)
     return story
 
 
@@ -176,12 +181,11 @@ def _first_step(story: Story) -> int:
     """
     if story.book.seen_buffers:
         return min(story.book.seen_buffers) + 1
-    tags = [call.tag for request in story.requests.values() for calls in request.attempts for call in calls]
-    oldest = min(tags, default=0)
+    oldest = min((call.tag for call in _calls(story.requests.values())), default=0)
     return oldest + 2 if oldest > 0 else 1
 
 
-def _labels(book: Book) -> dict[int, tuple[int, int]]:
+def _labels(book: Book, sink: Sink) -> dict[int, tuple[int, int]]:
     """Bound the version that each step starts from by the pushes before and after its buffer was handed over.
 
     Both clocks are the machine's. Pushes tell of a critic's warm-up, which pushes nothing, and of a resume.
@@ -198,7 +202,11 @@ def _labels(book: Book) -> dict[int, tuple[int, int]]:
         hi = number if after is None else min(after - 1, number)
         if lo <= hi:
             labels[number + 1] = lo, hi
-    return labels if _steady(labels, book) else {}
+    if _steady(labels, book):
+        return labels
+    message = "By their times pushes and buffers contradict each other: a clock was set, and none of them is used."
+    sink.diagnose("warning", "clocks-disagree", message, source=next(iter(book.pushes.values()))["source"])
+    return {}
 
 
 def _steady(labels: Mapping[int, tuple[int, int]], book: Book) -> bool:
@@ -222,6 +230,34 @@ def _shift(story: Story) -> tuple[int, int]:
         return 0, 0
     lo, hi = story.labels.get(story.first, (story.first - 2, story.first - 1))
     return max(story.first - 1 - hi, 0), max(min(story.first - 1 - lo, 1), 0)
+
+
+def _warmup(story: Story) -> tuple[int, int | None]:
+    """Bound how many steps pushed nothing because a critic warmed up; the most is None where nothing tells.
+
+    The settings state it (guide section 3: up to one step less). Without them a step that starts from a version above 0
+    had no more steps without a push before it. It is at least the version that pushes tell, and the newest that any
+    request was given before the last of its members ended.
+    """
+    stated = story.settings.number(_WARMUP)
+    if stated is not None:
+        return max(stated - 1, 0), stated
+    oldest = [(step, lo) for step, (lo, _) in story.labels.items()]
+    placed = sorted(
+        (order, call.tag) for call in _calls(story.requests.values()) if (order := call.segments[0].order) >= 0
+    )
+    newest = list(accumulate((tag for _, tag in placed), max))
+    for step in filter(story.current, story.steps):
+        members = [member.request for member in story.steps[step] if member.evidence != "inferred"]
+        known = _calls(story.requests[request] for request in members if request in story.requests)
+        ends = [segment.popped or -1 for call in known for segment in call.segments]
+        before = bisect_left(placed, (max(ends, default=-1),))
+        oldest.append((step, newest[before - 1] if before else 0))
+    return 0, min((max(step - 1 - lo - story.shift[0], 0) for step, lo in oldest if lo > 0), default=None)
+
+
+def _calls(requests: Iterable[Request]) -> Iterator[Call]:
+    return (call for request in requests for calls in request.attempts for call in calls)
 
 
 def _fill(story: Story, sink: Sink) -> None:
@@ -433,7 +469,13 @@ def _remark(story: Story, sink: Sink) -> None:
             "Requests were re-tagged with newer versions when they resumed, so the run's own staleness is too low."
         )
         sink.diagnose("warning", "re-tagged", message, source=row["source"], line=row["line"])
-    if story.settings.number("trainer.critic_warmup"):
+    if story.warmup[1] != 0 and story.settings.number(_WARMUP) is None and story.steps:
+        message = (
+            "No settings say whether a critic warmed up, while which no new policy is pushed, so steps may have "
+            "started from older versions than their numbers tell; keep Hydra's config.yaml."
+        )
+        sink.diagnose("warning", "warmup-unknown", message)
+    if story.settings.number(_WARMUP):
         message = "While the critic warms up no new policy is pushed, so the run's own staleness is too high."
         sink.diagnose("note", "critic-warmup", message, source=story.settings.source)
 

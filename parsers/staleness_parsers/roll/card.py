@@ -73,7 +73,8 @@ CARD = Card(
         "out, finished prompts without all responses or rewards, a pause that cut a request of which no sequel is "
         "there, a step whose batch cannot be filled, or whose get_batch is missing; one of the driver's by a step "
         "without its own span; a lost dump or pickle by the step's spans; lost lines of the agentic pipeline's printed "
-        "configuration by the fields that it always prints. Lines of RLVR's printed configuration (keep the YAML "
+        "configuration by the fields that it always prints; a clock that was set back by more than a minute by spans "
+        "that end before earlier ones of their process. Lines of RLVR's printed configuration (keep the YAML "
         "beside the logs), other lost console lines, and the last spans of every file are betrayed by nothing."
     ),
     figures=(

@@ -9,6 +9,7 @@ from typing import Any
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
+from staleness_audit.readers.numbers import set_back
 from staleness_parsers.roll import timeline
 from staleness_parsers.roll.console import PUSH, UPDATE
 from staleness_parsers.roll.rows import Rows
@@ -17,6 +18,8 @@ from staleness_parsers.roll.timeline import Step, Timeline
 
 Row = Mapping[str, Any]
 _MOST_STEPS = 1_000_000
+_SLACK = 60_000_000_000
+"""Nanoseconds by which spans may be exported out of order."""
 Done = Mapping[tuple[int, int], bool | None]
 
 
@@ -46,12 +49,34 @@ def _table(staged: Staged, name: str, *keys: str) -> list[dict[str, Any]]:
     if not staged.has(name):
         return []
     frame = staged.scan(name).collect()
-    return frame.sort(keys, nulls_last=False).to_dicts()
+    return frame.sort(keys, nulls_last=False, maintain_order=True).to_dicts()
+
+
+def _timed(spans: list[dict[str, Any]], sink: Sink) -> list[dict[str, Any]]:
+    """Leave out all spans if a clock was set back: nothing but times puts them in order.
+
+    A process exports its spans as they end, so their ends never fall from one line to the next.
+    """
+    processes: dict[tuple[str, str | None, str | None], list[dict[str, Any]]] = defaultdict(list)
+    for row in spans:
+        processes[row["source"], row["service"], row["instance"]].append(row)
+    for rows in processes.values():
+        place = set_back((row["end"] for row in rows), _SLACK)
+        if place is not None:
+            message = "From here on spans end earlier than before: the clock was set back, and no span is used."
+            row = rows[place]
+            sink.diagnose(
+                "warning", "clock-set-back", message, source=row["source"], line=row["line"], opens="training"
+            )
+            return []
+    return spans
 
 
 def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     """Read what the units staged, bring it into the run's order, and see which pipeline it is."""
-    spans = {row["span"]: row for row in reversed(_table(staged, "otel", "start", "end", "span", "source", "line"))}
+    exported = _timed(_table(staged, "otel", "source", "line"), sink)
+    exported.sort(key=lambda row: (row["start"], row["end"], row["span"], row["source"], row["line"]))
+    spans = {row["span"]: row for row in reversed(exported)}
     ordered = sorted(spans.values(), key=lambda row: (row["start"], row["end"], row["span"]))
     lines = _table(staged, "lines", "source", "line")
     settings = Settings.collect(_table(staged, "settings", "source", "line", "key"), run.assume)
