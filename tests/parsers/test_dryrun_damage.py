@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 
 import pytest
 from dryrun_logs import Logs, fates, findings, rows, spans, steps, story, tables
@@ -237,6 +238,19 @@ def test_a_stream_that_lies_there_twice_is_read_once(tmp_path):
         "one-name-two-files",
         "stream-twice",
     }
+
+
+def test_a_folder_that_lies_there_twice_is_one_simulation(tmp_path):
+    story(tmp_path).config().launch()
+    whole = tables(tmp_path)
+    shutil.copytree(tmp_path, tmp_path.parent / "copy")
+    shutil.move(tmp_path.parent / "copy", tmp_path / "backup")
+    data = tables(tmp_path)
+    assert data.facts == whole.facts
+    assert findings(data) == {("note", "stream-twice", None)}
+    with (tmp_path / "backup/logs/train.jsonl").open("a") as train:
+        train.write("\n")
+    assert len(tables(tmp_path).facts["attempts"]) == 2
 
 
 def test_a_broken_configuration_is_said_so_and_states_no_bound(tmp_path):

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -140,6 +140,13 @@ def find(run: RunFiles) -> Found:
         kinds[folder].add(kind)
     seen: dict[str, RunFile] = {}
     kept: dict[tuple[str, int], list[tuple[str, RunFile]]] = defaultdict(list)
+    for folder, other in _copied_folders(run, ours, [*found.configs, *found.consoles]).items():
+        passed = [file.source for name, _, file in ours if name == folder]
+        found.copies += [(other + source.removeprefix(folder), source) for source in passed[:1]]
+        ours = [entry for entry in ours if entry[0] != folder]
+        if (root := _root(folder)) != _root(other):
+            found.configs = [file for file in found.configs if not file.source.startswith(root)]
+            found.consoles = [file for file in found.consoles if not file.source.startswith(root)]
     # The folders with most kinds of streams first.
     for folder, kind, file in sorted(ours, key=lambda entry: (entry[2].compressed, -len(kinds[entry[0]]))):
         # A stream that somebody kept a second time, without those beside it, is no second simulation.
@@ -154,6 +161,43 @@ def find(run: RunFiles) -> Found:
             found.copies.append((first.source, file.source))
     found.streams.sort(key=lambda entry: natural(entry[2].name))
     return found
+
+
+def _copied_folders(
+    run: RunFiles, streams: Sequence[tuple[str, str, RunFile]], beside: Sequence[RunFile]
+) -> dict[str, str]:
+    """Find folders all of whose streams another one has, byte by byte: a copy is no second simulation.
+
+    Of such folders the outermost is kept. What lies ``beside`` them must not differ either: simulations that were
+    configured otherwise may leave the same streams.
+    """
+    folders: dict[str, dict[str, RunFile]] = defaultdict(dict)
+    for folder, _, file in streams:
+        folders[folder][file.source.removeprefix(folder)] = file
+    names = {file.source for file in beside}
+    kept: dict[tuple[tuple[str, int], ...], list[str]] = defaultdict(list)
+    copies: dict[str, str] = {}
+    for folder in sorted(folders, key=lambda name: (name.count("/"), len(name), name)):
+        files = folders[folder]
+        alike = kept[tuple(sorted((name, file.bytes) for name, file in files.items()))]
+        for other in alike:
+            root = _root(folder)
+            pairs = [(folders[other][name].source, file.source) for name, file in files.items()]
+            twins = ((_root(other) + name.removeprefix(root), name) for name in names if name.startswith(root))
+            pairs += [pair for pair in twins if pair[0] in names]
+            if not any(file.bytes for file in files.values()):
+                continue
+            if all(run.digest(one) == run.digest(two) for one, two in pairs):
+                copies[folder] = other
+                break
+        else:
+            alike.append(folder)
+    return copies
+
+
+def _root(folder: str) -> str:
+    """Return the output folder that holds a folder of streams, with a slash behind unless it is the run itself."""
+    return _folder(PurePosixPath(folder).parent) + "/" if "/" in folder else ""
 
 
 def _by_name(file: RunFile) -> str:
