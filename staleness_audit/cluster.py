@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from staleness_audit.errors import AuditError, OptionalReaderMissing, Unreachable
-from staleness_audit.limits import environment
+from staleness_audit.limits import environment, seldom_collect
 
 RETRIES = 5
 """How often a call is made again whose worker died, or which could not reach a file."""
@@ -48,6 +48,7 @@ class Cluster:
 
 def _call(environment: dict[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
     os.environ.update(environment)
+    seldom_collect()
     return function(*arguments)
 
 

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ MAX_EXPANSION = 1100
 reaches 1032, and so do logs of long runs of equal numbers; a bomb of Zstandard reaches 30,000)."""
 MANY_PIECES = 64
 """Pieces of a file from which small ones are joined."""
+BUNDLE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ class RunFiles:
     """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
 
     ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the
-    user says that the logs don't; rows that rest on it have the evidence ``assumed``.
+    user says that the logs don't; rows that rest on it have the evidence ``assumed``. ``spool``: folder of this machine
+    where pieces of objects that were fetched to be cut are kept until they are read.
     """
 
     root: Path
@@ -92,6 +95,7 @@ class RunFiles:
     repeated: tuple[tuple[str, str], ...] = ()
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
     assume: dict[str, str] = field(default_factory=dict)
+    spool: Path | None = None
     _heads: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -131,6 +135,30 @@ class RunFiles:
             return _opened(source, raw, file.bytes)
         return _opened(source, _open(file.path), file.bytes)
 
+    def open_piece(self, piece: Piece) -> BinaryIO:
+        """Open a file as ``open`` does, where a piece begins: nothing beyond its end may be asked for."""
+        if self.spool and (kept := self._spooled(piece)).exists():
+            return kept.open("rb")
+        stream = self.open(piece.source)
+        if piece.start:
+            stream.seek(piece.start)
+        return stream
+
+    def _fetched(self, file: RunFile) -> Iterable[bytes]:
+        """Fetch an object, unless all of it is known already."""
+        head = self._heads.get(file.source, b"")
+        return (head,) if len(head) == file.bytes else _chunks(file)
+
+    def _spooled(self, piece: Piece) -> Path:
+        assert self.spool is not None
+        return self.spool / f"{hashlib.sha256(piece.source.encode()).hexdigest()[:24]}-{piece.start}"
+
+    def forget(self, pieces: Iterable[Piece]) -> None:
+        """Drop what ``spool`` keeps of pieces that need not be read any more."""
+        if self.spool:
+            for piece in pieces:
+                self._spooled(piece).unlink(missing_ok=True)
+
     def head(self, source: str, size: int = 4096) -> bytes:
         """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
         found = bytearray()
@@ -161,8 +189,8 @@ class RunFiles:
             ranges = [(other.path, 0, min(other.bytes, _HEAD_BYTES)) for other in first]
             self._heads.update(zip((other.source for other in first), fetch_each(ranges), strict=True))
         wanted = min(file.bytes, max(_HEAD_BYTES, 2 * size))
-        if len(self._heads.get(source, b"")) < wanted:
-            self._heads[source] = fetch(file.path, 0, wanted)
+        if (known := len(self._heads.get(source, b""))) < wanted:
+            self._heads[source] = self._heads.get(source, b"") + fetch(file.path, known, wanted)
         return _opened(source, io.BytesIO(self._heads[source]), file.bytes)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -213,11 +241,14 @@ class RunFiles:
             yield from known
             return
         pieces = []
+        held: deque[memoryview] = deque()
+        keep = self.spool is not None and is_url(file.path) and not as_one
         found = (
             iter((self.whole(source),))
             if as_one
             else _cut(
                 file,
+                _held(self._fetched(file), held) if keep else _chunks(file),
                 _coarser(
                     [piece for piece in (known if begins is None else known[:-1]) if piece.end <= file.bytes],
                     target_bytes,
@@ -228,21 +259,10 @@ class RunFiles:
         )
         for piece in found:
             pieces.append(piece)
+            if keep:
+                _write(held, piece.end - piece.start, self._spooled(piece))
             yield piece
         self.known[source] = (file.signature, tuple(pieces))
-
-    def bundles(self, files: Iterable[RunFile], target_bytes: int = 32 << 20) -> list[tuple[Piece, ...]]:
-        """Put whole files together until they have about ``target_bytes``: those of steps are many and mostly small."""
-        found: list[tuple[Piece, ...]] = []
-        pieces: list[Piece] = []
-        size = 0
-        for file in files:
-            pieces.append(self.whole(file.source))
-            size += file.bytes
-            if size >= target_bytes:
-                found.append(tuple(pieces))
-                pieces, size = [], 0
-        return [*found, tuple(pieces)] if pieces else found
 
     def digest(self, source: str) -> str:
         """SHA-256 of a file's bytes, in hexadecimal."""
@@ -254,6 +274,25 @@ class RunFiles:
             return content.hexdigest()
         *_, last = self.split(source)
         return last.digest
+
+
+def bundles(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, ...]]:
+    """Put pieces of neighbouring files together: those of steps are many and mostly small.
+
+    A bundle is full by what is in it and before it, so that files of later steps leave earlier bundles as they are: at
+    8 MiB, so that several cores share the work evenly, and where there is much, at more, up to 32 MiB.
+    """
+    bundle: list[Piece] = []
+    size = before = 0
+    for piece in pieces:
+        bundle.append(piece)
+        size += piece.end - piece.start
+        if size >= min(max(BUNDLE_BYTES, before // MANY_PIECES), 4 * BUNDLE_BYTES):
+            yield tuple(bundle)
+            before += size
+            bundle, size = [], 0
+    if bundle:
+        yield tuple(bundle)
 
 
 def _opened(source: str, raw: Any, size: int) -> BinaryIO:
@@ -398,8 +437,28 @@ def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:
     return [*kept, *known[-MANY_PIECES // 2 - 1 :]]
 
 
+def _held(chunks: Iterable[bytes], held: deque[memoryview]) -> Iterator[bytes]:
+    for chunk in chunks:
+        held.append(memoryview(chunk))
+        yield chunk
+
+
+def _write(held: deque[memoryview], size: int, target: Path) -> None:
+    """Write the next bytes of those that are held into a file."""
+    with target.open("wb") as stream:
+        while size > 0:
+            part = held.popleft()
+            if len(part) > size:
+                held.appendleft(part[size:])
+            size -= stream.write(part[:size])
+
+
 def _cut(
-    file: RunFile, known: list[Piece], target_bytes: int, begins: re.Pattern[bytes] | None = None
+    file: RunFile,
+    chunks: Iterable[bytes],
+    known: list[Piece],
+    target_bytes: int,
+    begins: re.Pattern[bytes] | None = None,
 ) -> Iterator[Piece]:
     """Walk a file once, hashing, counting lines and cutting after the newline that follows each target.
 
@@ -410,7 +469,7 @@ def _cut(
     start = position = last_newline = 0
     line = first_line = 1
     before_last_newline = (digest.copy(), memoryview(b""))
-    for chunk in _chunks(file):
+    for chunk in chunks:
         offset = 0
         while offset < len(chunk):
             stop, cut = _next_stop(chunk, offset, position, start, known_ends, target_bytes, begins)

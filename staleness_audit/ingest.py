@@ -12,20 +12,17 @@ import dataclasses
 import hashlib
 import json
 import math
-import multiprocessing
-import multiprocessing.connection
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
-from threading import Lock, Thread
 from typing import Any, BinaryIO, Final
 
 import duckdb
@@ -41,6 +38,8 @@ from staleness_audit.parser import INTERFACE_VERSION, Parser, RunFacts, Unit
 from staleness_audit.places import is_url, read_text
 from staleness_audit.pool import Pool
 from staleness_audit.readers.lines import is_garbled
+from staleness_audit.reading import Counter, Progress, Work, read_here, read_in_pool, read_together
+from staleness_audit.scratch import scratch_folder
 from staleness_audit.sink import PartWriter
 from staleness_audit.store import Store, alone, cache_folder, hold, locked, refuse_links, store, work_folder
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
@@ -49,10 +48,6 @@ LAYOUT_VERSION = 2
 _KEY: Final = "[0-9a-f]{24}"
 _LOG_SUFFIXES = frozenset({".log", ".jsonl", ".txt", ".out", ".err"})
 _CONFIG_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-PROCESSES_FROM_BYTES = 256 << 20
-
-Progress = Callable[[int, int, str], None]
-"""Called with (units done, units in all, what is being read)."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +260,9 @@ def _ingest(
             for source, entry in old.manifest["inputs"].items()
         }
     kept.begin()
-    units, keys = _read_units(run, parser, kept, readers, progress)
+    # Workers elsewhere would not see a folder of this machine.
+    with _spooled(run) if readers.pool is None else nullcontext():
+        units, keys = _read_units(run, parser, kept, readers, progress)
     inputs = _inputs(run, units)
     key = _digest(
         [
@@ -348,13 +345,27 @@ def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
     return inputs
 
 
+@contextmanager
+def _spooled(run: RunFiles) -> Iterator[None]:
+    """Let what is fetched of a URL to be cut be kept until it is read."""
+    if not is_url(run.root):
+        yield
+        return
+    with scratch_folder("staleness-audit-spool-", limits().spill) as folder:
+        run.spool = folder
+        try:
+            yield
+        finally:
+            run.spool = None
+
+
 def _read_units(
     run: RunFiles, parser: Parser, kept: Store, readers: _Readers, progress: Progress | None
 ) -> tuple[list[Unit], list[str]]:
     """Read the units that have no part yet, while the plan goes on naming others; return all units and their keys."""
     units: list[Unit] = []
     keys: list[str] = []
-    counter = _Counter(progress)
+    counter = Counter(progress)
 
     def unread() -> Iterator[tuple[str, Unit]]:
         seen = set()
@@ -365,127 +376,19 @@ def _read_units(
             if key not in seen and not kept.has(key):
                 counter.planned += 1
                 yield key, unit
+            else:
+                run.forget(unit.pieces)
             seen.add(key)
 
-    todo = unread()
+    work = Work(parser, dataclasses.replace(run, known={}), kept)
+    workers = limits().workers if readers.workers is None else readers.workers
     if readers.pool is not None:
-        _read_in_pool(run, parser, kept, readers.pool, todo, counter)
-        return units, keys
-    first, large = _until_large(todo, _parallel_from(parser))
-    workers = readers.workers
-    if workers is None:
-        workers = limits().workers if large else 0
-    if workers <= 1:
-        for key, unit in chain(first, todo):
-            _read_unit(parser, run, unit, kept, key)
-            counter.done(unit)
-        return units, keys
-    threads = not getattr(parser, "uses_processes", True)
-    # This process reads, too, as soon as it knows all units: the last ones, of which no other has begun.
-    with _pool(workers if threads else workers - 1, threads=threads) as pool:
-        waiting = []
-        for key, unit in chain(first, todo):
-            future = pool.submit(_read_unit, parser, run, unit, kept, key)
-            future.add_done_callback(partial(counter.ended, unit))
-            waiting.append((future, unit, key))
-        for future, unit, key in reversed([] if threads else waiting):
-            if future.cancel():
-                _read_unit(parser, run, unit, kept, key)
-                counter.done(unit)
-        for future, _, _ in waiting:
-            if not future.cancelled():
-                future.result()
+        read_in_pool(work, readers.pool, unread(), counter)
+    elif workers > 1:
+        read_together(work, workers, unread(), counter, at_once=readers.workers is not None)
+    else:
+        read_here(work, unread(), counter)
     return units, keys
-
-
-def _read_in_pool(
-    run: RunFiles, parser: Parser, kept: Store, pool: Pool, todo: Iterator[tuple[str, Unit]], counter: _Counter
-) -> None:
-    """Let a pool read units; a worker that is lost costs those that it was reading."""
-    shared = pool.share((parser, dataclasses.replace(run, known={}), kept))
-    futures = {}
-    for key, unit in todo:
-        futures[key] = pool.submit(_read_shared, shared, unit, key)
-        futures[key].add_done_callback(partial(counter.ended, unit))
-    for future in futures.values():
-        future.result()
-    if futures:
-        kept.begin()
-    if missing := [key for key in futures if not kept.has(key)]:
-        raise UnreadableInput(
-            f"{kept.folder}: {len(missing)} of {len(futures)} parts that workers wrote are not to be seen from here; "
-            "name with --tables a folder that all machines share, or a URL."
-        )
-
-
-def _read_shared(shared: tuple[Parser, RunFiles, Store], unit: Unit, key: str) -> None:
-    parser, run, kept = shared
-    _read_unit(parser, run, unit, kept, key)
-
-
-class _Counter:
-    """Tells ``progress`` how many of the units planned so far are done, whichever thread has done them."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self.planned = 0
-        self._progress = progress
-        self._done = 0
-        self._lock = Lock()
-
-    def ended(self, unit: Unit, future: Future[None]) -> None:
-        """Count a unit that somebody else was asked to read, unless that was taken back."""
-        if not future.cancelled():
-            self.done(unit)
-
-    def done(self, unit: Unit) -> None:
-        with self._lock:
-            self._done += 1
-            if self._progress:
-                self._progress(self._done, self.planned, unit.pieces[0].source if unit.pieces else unit.kind)
-
-
-def _until_large(todo: Iterator[tuple[str, Unit]], limit: int) -> tuple[list[tuple[str, Unit]], bool]:
-    """Take units until it is clear whether they are worth several workers: two or more, of ``limit`` bytes in all."""
-    taken: list[tuple[str, Unit]] = []
-    size = 0
-    for key, unit in todo:
-        taken.append((key, unit))
-        size += sum(piece.end - piece.start for piece in unit.pieces)
-        if len(taken) > 1 and size >= limit:
-            return taken, True
-    return taken, False
-
-
-def _parallel_from(parser: Parser) -> int:
-    """Bytes from which several workers are worth starting: threads cost little, processes import everything anew."""
-    return PROCESSES_FROM_BYTES if getattr(parser, "uses_processes", True) else 0
-
-
-def _pool(workers: int, *, threads: bool) -> Executor:
-    """Threads for parsers whose work is done by libraries outside the interpreter lock, else processes."""
-    if threads:
-        return ThreadPoolExecutor(workers)
-    # Spawned, not forked: the libraries that read here run threads of their own.
-    spawn = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent)
-
-
-def _end_with_parent() -> None:
-    """Let a worker process end when the one that started it is killed; it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            multiprocessing.connection.wait([parent.sentinel])
-            os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
-def _read_unit(parser: Parser, run: RunFiles, unit: Unit, kept: Store, key: str) -> None:
-    """Read one unit; its parts appear only when they are whole."""
-    with kept.fresh(key) as folder, PartWriter(folder) as sink:
-        parser.read(unit, run, sink)
 
 
 def _finish(

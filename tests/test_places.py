@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from helpers.cases import SAMPLES
 from helpers.command import run, sentence
 
 from staleness_audit import places
+from staleness_audit.discovery import RunFiles
 from staleness_audit.places import place
 
 fsspec = pytest.importorskip("fsspec")
@@ -127,6 +129,27 @@ def test_large_objects_are_read_in_ranges_and_cut_like_files(store: ObjectStore,
         stream.seek(15_000_000)
         assert stream.read(9) == b"000015000"
     assert there.head("log.txt", 4) == b"0000"
+
+
+def test_a_large_object_is_fetched_once_to_be_cut_and_read(
+    store: ObjectStore, event_log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log of 75 kB in pieces of 8 kB: all of its bytes come over the network once."""
+    monkeypatch.setattr(RunFiles.split, "__defaults__", (8 << 10,))
+    log = event_log("run", bound=1)
+    for number in range(500):
+        log.add("span", trajectory_id=f"t{number}", tokens=10, version=0)
+        log.add("trained", trajectory_id=f"t{number}", step=0)
+    log.add("step", step=0, version=0)
+    folder = log.close()
+    (file,) = folder.iterdir()
+    url = put(folder, "s3://bucket/run")
+    store.requests.clear()
+    there = document(url)
+    assert store.read(file.name) == file.stat().st_size
+    assert without_path(there) == without_path(document(folder))
+    assert there["trajectories"]["trained"] == {"lo": 500, "hi": 500}
+    assert not list(Path(tempfile.gettempdir()).glob("staleness-audit-spool-*/work/*"))
 
 
 def test_tables_on_s3(store: ObjectStore, two_step_run: Any, tmp_path: Path) -> None:

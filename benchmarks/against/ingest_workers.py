@@ -10,9 +10,11 @@ from pathlib import Path
 from staleness_audit import plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import ingest
+from staleness_audit.limits import seldom_collect
 
 if __name__ == "__main__":  # the processes that it starts import this file
     folder, framework, tables, workers = sys.argv[1:]
+    seldom_collect()  # as the command line does
     run = discover(Path(folder))
     choice = plugins.choose(run, framework)
     moments = [time.perf_counter()]

@@ -5,7 +5,6 @@ Exit codes: 0 within the bound, 1 violated, 2 usage error or unreadable input, 3
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import sys
@@ -26,6 +25,7 @@ from staleness_audit.cli.tables import ingest, sql
 from staleness_audit.cli.verify import verify
 from staleness_audit.cli.watch import watch
 from staleness_audit.errors import BrokenPlugin
+from staleness_audit.limits import seldom_collect
 
 __all__ = ["app", "main"]
 
@@ -54,8 +54,7 @@ def main() -> None:
 
     ``STALENESS_AUDIT_TRACEBACK=1`` shows where an unexpected error comes from.
     """
-    # Rows by the hundred thousand are made here, and none of them in circles: looked for less often, time is saved.
-    gc.set_threshold(50_000, 10, 10)
+    seldom_collect()
     # What libraries warn their callers of is none of the user's business.
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", BrokenPlugin)

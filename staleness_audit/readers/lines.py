@@ -44,9 +44,7 @@ def blocks(run: RunFiles, piece: Piece, block_bytes: int = BLOCK_BYTES) -> Itera
     compressed = run.file(piece.source).compressed
     line = piece.first_line
     rest = b""
-    with run.open(piece.source) as stream:
-        if not compressed:
-            stream.seek(piece.start)
+    with run.open_piece(piece) as stream:
         left = None if compressed else piece.end - piece.start
         while True:
             size = block_bytes if left is None else min(block_bytes, left)

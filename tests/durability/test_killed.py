@@ -287,9 +287,9 @@ def test_workers_end_with_the_one_that_started_them(tmp_path: Path) -> None:
     """A killed ingestion leaves no process that waits for work for ever."""
     code = (
         "import os, sys, time\n"
-        "from staleness_audit import ingest\n"
+        "from staleness_audit.reading import processes\n"
         "if __name__ == '__main__':\n"
-        "    pool = ingest._pool(2, threads=False)\n"
+        "    pool = processes(None, 2)\n"
         "    print(*{pool.submit(os.getpid).result() for _ in range(8)}, flush=True)\n"
         "    pool.submit(time.sleep, 60)\n"
         "    time.sleep(60)\n"

@@ -38,11 +38,10 @@ def load_events(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnecti
 def _load_plain(run: RunFiles, piece: Piece, connection: duckdb.DuckDBPyConnection) -> bool | None:
     """Make ``lines`` by DuckDB's own reader; say whether all can be used, or None if some are no plain lines."""
     with (
-        run.open(piece.source) as stream,
+        run.open_piece(piece) as stream,
         scratch_folder("staleness-audit-lines-") as folder,
         (folder / "part.jsonl").open("w+b") as part,
     ):
-        stream.seek(piece.start)
         first = stream.readline(piece.end - piece.start) if piece.first_line == 1 else b""
         # The header's keys are its own; without it most pieces need few columns.
         headed = header_of(first) is not None

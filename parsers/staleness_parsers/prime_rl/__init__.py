@@ -17,19 +17,18 @@ in flight are bounded, and nothing in the queue. ``card`` says it mode by mode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from staleness_audit.discovery import Piece, RunFiles
+from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.prime_rl.card import CARD
 from staleness_parsers.prime_rl.console import read_log
-from staleness_parsers.prime_rl.files import TraceFile, survey
+from staleness_parsers.prime_rl.files import survey
 from staleness_parsers.prime_rl.finish import ASSUMPTIONS, finish_run
 from staleness_parsers.prime_rl.metrics import read_metrics, read_offline
 from staleness_parsers.prime_rl.settings import read_config
 from staleness_parsers.prime_rl.traces import read_traces
 
-BUNDLE_BYTES = 32 << 20
 _LOG_MARKS = (b"Starting orchestrator", b"Policy inference pool", b"Max Off-Policy", b"Max. Off-Policy Level")
 
 
@@ -72,7 +71,8 @@ class PrimeRL:
         for file in files.metrics:
             yield from (Unit("metrics", (piece,)) for piece in run.split(file.source))
         yield from (Unit("offline", (run.whole(file.source),)) for file in files.offline)
-        yield from (Unit("traces", pieces) for pieces in _bundles(run, files.traces))
+        traces = (piece for entry in files.traces for piece in run.split(entry.file.source))
+        yield from (Unit("traces", pieces) for pieces in bundles(traces))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""
@@ -98,24 +98,6 @@ class PrimeRL:
                 source=root or None,
             )
         return finish_run(staged, sink, run.assume)
-
-
-def _bundles(run: RunFiles, files: Sequence[TraceFile]) -> Iterator[tuple[Piece, ...]]:
-    """Put files of neighbouring steps together: a run has thousands of them, most of them small.
-
-    A bundle is full by what is in it already, so that files of later steps leave earlier bundles as they are.
-    """
-    bundle: list[Piece] = []
-    size = 0
-    for entry in files:
-        for piece in run.split(entry.file.source):
-            bundle.append(piece)
-            size += piece.end - piece.start
-            if size >= BUNDLE_BYTES:
-                yield tuple(bundle)
-                bundle, size = [], 0
-    if bundle:
-        yield tuple(bundle)
 
 
 PARSER = PrimeRL()

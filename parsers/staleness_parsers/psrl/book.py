@@ -86,7 +86,7 @@ class Book:
 
 
 def keep_book(messages: Sequence[Row], started: datetime | None, partial: bool | None) -> Book:
-    """Follow the messages, each file in its order.
+    """Follow the messages, which are in the order of their files and lines.
 
     ``started``: when the statistics say that they began (UTC); ``partial``: whether requests continue after syncs.
     """
@@ -117,10 +117,9 @@ def _chosen(messages: Sequence[Row]) -> Iterable[Row]:
     for row in messages:
         if row["console"] and row["kind"] == "begin":
             begun[row["source"]] = row["line"]
-    ordered = sorted(messages, key=lambda row: (row["source"], row["line"]))
     return (
         row
-        for row in ordered
+        for row in messages
         if not row["console"] or (row["component"] not in filed and row["line"] >= begun.get(row["source"], 0))
     )
 

@@ -135,7 +135,7 @@ def stage(run: RunFiles, piece: Piece, sink: Sink, *, console: bool) -> None:
             if "\0" in message or "\ufffd" in message:
                 rows.append({**place, "kind": "damaged"})
                 _damaged(sink, piece.source, line)
-            rows.extend({**place, "ts": ts, **found} for found in _read(component, message))
+            rows.extend({**place, "ts": ts, **found} for found in _read(component, message) if found["kind"])
     except DamagedStream as damage:
         rows.append({**blank, "line": damage.line, "component": stem, "kind": "damaged"})
         _damaged(sink, piece.source, damage.line)
@@ -191,7 +191,7 @@ def _entry(entry: re.Match[str], message: str) -> dict[str, Any]:
     slots = _BUFFER.findall(message[entry.end() :])
     version = _numbers(entry["version"])
     return {
-        "kind": "validation" if entry["validate"] == "True" else kind or "entry",
+        "kind": "validation" if entry["validate"] == "True" else kind,
         "numbers": [
             number_of(entry["prompt"]),
             min(version, default=-1),

@@ -481,7 +481,12 @@ def _remark(story: Story, sink: Sink) -> None:
 
 
 def _rows(staged: Staged, table: str, order: Sequence[str]) -> list[Row]:
-    return list(staged.scan(table).sort(order).collect().iter_rows(named=True)) if staged.has(table) else []
+    if not staged.has(table):
+        return []
+    found = staged.scan(table).sort(order, maintain_order=True).collect()
+    # By columns, for Polars makes the lists in cells many times faster so than row by row.
+    cells = zip(*(column.to_list() for column in found.iter_columns()), strict=True)
+    return [dict(zip(found.columns, row, strict=True)) for row in cells]
 
 
 def _by(rows: Sequence[Row], key: str) -> dict[Any, list[Row]]:

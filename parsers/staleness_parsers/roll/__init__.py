@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.roll import console
 from staleness_parsers.roll.batches import read_batches
@@ -47,7 +47,7 @@ class Roll:
         yield from (Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source))
         batches = (("pickle", found.pickles), ("dump", found.dumps), ("appended", found.appended))
         for kind, files in (*batches, ("board", found.boards)):
-            yield from (Unit(kind, pieces) for pieces in run.bundles(files))
+            yield from (Unit(kind, pieces) for pieces in bundles(run.whole(file.source) for file in files))
         single = (("console", found.consoles), ("state", found.states), ("events", found.events))
         for kind, files in (*single, ("settings", found.settings)):
             yield from (Unit(kind, (run.whole(file.source),)) for file in files)

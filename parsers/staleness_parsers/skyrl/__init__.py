@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.skyrl.card import CARD
 from staleness_parsers.skyrl.console import dialect_of, read_console
@@ -63,7 +63,7 @@ class SkyRL:
         yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
         yield from (Unit("offline", (run.whole(file.source),)) for file in files.offline)
         steps = {file.source: step for file, step in files.dumps}
-        for pieces in run.bundles(file for file, _ in files.dumps):
+        for pieces in bundles(run.whole(file.source) for file, _ in files.dumps):
             yield Unit("dumps", pieces, {"steps": [steps[piece.source] for piece in pieces]})
         for file, step, _ in files.checkpoints:
             yield Unit("checkpoint", (run.whole(file.source),), {"step": step})
