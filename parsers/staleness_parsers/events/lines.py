@@ -167,6 +167,8 @@ class _Values(NamedTuple):
 
 _BLOCK = 1 << 18
 _SAMPLE = 1 << 12
+_FEW_KEYS = 1 << 12
+_BEFORE_COLON = np.arange(-2 - max(map(len, COLUMNS)), 2)
 _BEFORE_ITEM = np.frombuffer(b"[, \t", dtype=np.uint8)
 
 
@@ -189,9 +191,6 @@ def _survey_bytes(blocks: Iterable[bytes]) -> _Values:
     seen = {"kind"}
     last = b"   "
     for number, block in enumerate(chain(blocks, (b"   ",))):
-        sample = block[:_SAMPLE] if number else block
-        for key in [key for key in unseen if key in sample]:
-            seen.add(unseen.pop(key))
         # A key is looked at with the block that holds the three characters after it.
         window = np.frombuffer(last + block, dtype=np.uint8)
         last = bytes(window[-3:])
@@ -200,6 +199,15 @@ def _survey_bytes(blocks: Iterable[bytes]) -> _Values:
         lines += int(np.count_nonzero(window[:-3] == ord("\n")))
         spaced = spaced or bool((colons & (window[:-3] <= ord(" "))).any())
         keys = np.flatnonzero(quoted & colons)
+        if not number:
+            sample = block
+        elif len(keys) <= _FEW_KEYS:
+            # Long lines: a part of the block would miss the kinds that are rare, and all keys are quickly looked at.
+            sample = window[np.add.outer(keys[keys >= len(_BEFORE_COLON)], _BEFORE_COLON)].tobytes()
+        else:
+            sample = block[:_SAMPLE]
+        for key in [key for key in unseen if key in sample]:
+            seen.add(unseen.pop(key))
         first = window[keys + 2]
         starts += np.bincount(np.where(first == ord(" "), window[keys + 3], first), minlength=256)
         if starts[ord("[")]:
