@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 from prime_rl_run import CONFIG, NOON, Run, episode, node, read, simple, step_line, trace
+from staleness_parsers.prime_rl import PARSER
+
+from staleness_audit.discovery import discover
+from staleness_audit.plugins import several_runs
 
 DEBUG = "DEBUG"
 
@@ -97,6 +101,16 @@ def test_start_is_trusted_only_if_the_first_call_begins_after_the_apply(run: Run
     assert tables.versions("early") == [(0, 1)]
     assert tables.versions("late") == [(1, 1)]
     assert tables.versions("a") == [(0, 0)], "nothing is older than the initial weights"
+
+
+def test_an_early_label_may_skip_the_version_before(run: Run, tmp_path: Path) -> None:
+    """The engines went from v0 to v2; of v5, which no log names, only a broadcast in memory says what came before."""
+    run.log(*update(0, 0), *update(2, 20))
+    run.traces(6, "effective", simple("logged", "g1", 2, 2, 20, 30), simple("unlogged", "g2", 5, 5, 50, 60))
+    tables = read(run.root, tmp_path / "disk")
+    assert (tables.versions("logged"), tables.versions("unlogged")) == ([(0, 2)], [(3, 5)])
+    run.config(weight_broadcast={"type": "nccl"})
+    assert read(run.root, tmp_path / "memory").versions("unlogged") == [(4, 5)]
 
 
 def test_the_user_may_vouch_for_start_versions(run: Run, tmp_path: Path) -> None:
@@ -269,6 +283,13 @@ def test_rows_of_evaluations_are_no_steps(run: Run, tmp_path: Path) -> None:
     run.save_metrics()
     steps = read(run.root, tmp_path / "tables").rows("steps")
     assert [(row["step"], row["completed"]) for row in steps] == [(1, True)]
+
+
+def test_folders_of_attempts_are_one_run(run: Run, tmp_path: Path) -> None:
+    """Nothing but the logs of two launches is left."""
+    for attempt in (1, 2):
+        run.log((attempt * 100, "INFO", "Starting orchestrator (algorithm: grpo)"), attempt=attempt)
+    assert not several_runs(discover(run.root), PARSER)
 
 
 def test_texts_and_missing_keys_do_no_harm(run: Run, tmp_path: Path) -> None:
@@ -549,6 +570,16 @@ def test_a_restart_without_the_launcher_appends_to_the_same_file(run: Run, tmp_p
     }
 
 
+def test_without_dates_the_last_traces_of_a_batch_are_the_last_attempts(run: Run, tmp_path: Path) -> None:
+    """Without metrics no log line has a date, but each attempt's step line says how many traces it shipped."""
+    for attempt, start in ((1, "Training from scratch"), (2, "Resuming orchestrator from checkpoint step 0")):
+        run.log((attempt * 100, "INFO", start), (attempt * 100 + 9, "SUCCESS", step_line(1, 2, 0)), attempt=attempt)
+    run.traces(1, "effective", *pair("lost", 0, 0, 101), *pair("kept", 0, 0, 201))
+    assert read(run.root, tmp_path / "tables").uses() == {
+        *(("lost0", 1, 1), ("lost1", 1, 1), ("kept0", 2, 1), ("kept1", 2, 1)),
+    }
+
+
 # --- older shapes (guide 5.1, 5.3) ---------------------------------------------------------------------------------
 
 
@@ -593,6 +624,18 @@ def test_trace_lines_of_v0_8(run: Run, tmp_path: Path) -> None:
     assert tables.facts["guarantee"]["limit"] == "none"
 
 
+def test_cancelled_members_have_no_place_in_trace_lines(run: Run, tmp_path: Path) -> None:
+    """The warning counts three: two were running, as the line before it says, and one may have been dispatched."""
+    info = {"env_name": "math", "group_id": "g", "episode_id": "e", "policy_version": 0}
+    run.traces(1, "effective", trace("t", [(5, 6, 10)], info=info, run={"type": "train", "id": "r", "step": 1}))
+    run.log(
+        (5, DEBUG, "drain train | group=12345678 env=math | cancelled=2 (inflight=2 unscheduled=0)"),
+        (5, "WARNING", "Cancelled 3 train episodes past max_off_policy_steps=1. Consider increasing it to avoid this."),
+    )
+    rows = [row for row in read(run.root, tmp_path / "tables").rows("trajectories") if row["anonymous"]]
+    assert sorted((row["multiplicity_lo"], row["multiplicity_hi"]) for row in rows) == [(0, 1), (2, 2)]
+
+
 def test_rollout_lines_of_v0_6_count_steps_from_zero(run: Run, tmp_path: Path) -> None:
     rows = [
         {
@@ -623,7 +666,8 @@ def test_rollout_lines_of_v0_6_count_steps_from_zero(run: Run, tmp_path: Path) -
 
 
 def test_logs_alone_say_how_old_a_batch_was_at_most(run: Run, tmp_path: Path) -> None:
-    """Max Off-Policy is the recorded maximum; the start version may be one too new."""
+    """Max Off-Policy is the recorded maximum; the start version may be one too new (two, were weights on disk)."""
+    run.config(weight_broadcast={"type": "nccl"})
     run.log(
         (0, "INFO", "Starting orchestrator (algorithm: grpo)"),
         (9, "SUCCESS", step_line(1, 8, 0)),

@@ -179,7 +179,7 @@ def test_facts_of_the_runs(case: Case) -> None:
     facts = tables.facts
     bound = facts["bound"]["value"]
     assert bound == int(name[-1])
-    assert facts["guarantee"]["limit"] == ("none" if name.startswith("queue") else bound + 1)
+    assert facts["guarantee"]["limit"] == ("none" if name.startswith("queue") else bound + 2)
     assert facts["signs"][-1]["what"] == "RL trainer finished!"
     assert tables.codes() == {}
     assert [entry["attempt"] for entry in facts["attempts"]] == [1]

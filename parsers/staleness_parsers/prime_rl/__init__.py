@@ -4,26 +4,27 @@ Versions. v{k} is the policy after k optimizer steps (v0 = initial weights). Tra
 ``rollouts/step_N/train/effective`` on v{N-1} and publishes v{N}: ``v_train = N - 1``, exactly. Up to v0.6.0 steps count
 from 0, and ``v_train = N``. ``run.work.policy.start`` is taken when the *group* opens, ``end`` when the episode is
 collected: the tokens lie in [start, end], except that a group opened between the counter's move and the engines' pause
-records a start that is one too new (guide section 4.5). So a trace whose requests can't be shown to begin after that
-update had ended gets [start - 1, end]; updates dated by the log also narrow each turn from both sides.
+records a start whose weights the engines don't have yet (guide section 4.5). So a trace whose requests can't be shown
+to begin after that update had ended gets [version before, end], and the version before is start - 1, or start - 2 where
+broadcasts on disk may be skipped and no log names it; updates dated by the log also narrow each turn from both sides.
 
 Off by one: the directory of ``all`` names the step being *collected*, at most v{step - 1} is out by then; the
 configured ``max_off_policy_steps`` is the bound itself.
 
-Guarantee. Since PR #3313 the bound holds on recorded versions, and for true ones bound + 1, for the version is counted
-before the engines have it (up to PR #3385, which no file shows). Up to v0.8.0 there is no limit: only version changes
-in flight are bounded, and nothing in the queue. ``card`` says it mode by mode.
+Guarantee. Since PR #3313 the bound holds on recorded versions, and for true ones bound + 1 (broadcasts on disk: + 2),
+for the version is counted before the engines have it (up to PR #3385, which no file shows). Up to v0.8.0 there is no
+limit: only version changes in flight are bounded, and nothing in the queue. ``card`` says it mode by mode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_parsers.prime_rl.card import CARD
 from staleness_parsers.prime_rl.console import read_log
-from staleness_parsers.prime_rl.files import survey
+from staleness_parsers.prime_rl.files import ATTEMPT_FOLDER, survey
 from staleness_parsers.prime_rl.finish import ASSUMPTIONS, finish_run
 from staleness_parsers.prime_rl.metrics import read_metrics, read_offline
 from staleness_parsers.prime_rl.settings import read_config
@@ -58,6 +59,10 @@ class PrimeRL:
                 evidence.append(f"{log.file.source}: a log of the orchestrator")
                 break
         return Detection(tuple(evidence)) if evidence else None
+
+    def belong_together(self, _run: RunFiles, folders: Sequence[str]) -> bool:
+        """Whether folders side by side are those of one run's launches, as where nothing but its logs is left."""
+        return all(ATTEMPT_FOLDER.fullmatch(folder) for folder in folders)
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per configuration, log and piece of a JSON-lines file."""

@@ -29,6 +29,11 @@ class Build:
     label_assumed: bool = False
 
     @property
+    def records_cancelled(self) -> bool:
+        """Whether cancelled members are on record as failed episodes: lines of traces have no place for them."""
+        return self.dialect == "episodes" and self.enforces is False
+
+    @property
     def states_recorded_max(self) -> bool:
         """Whether `Max Off-Policy` is that of the shipped traces: since 2026-07-22, which only newer shapes prove."""
         return self.dialect == "episodes" or self.enforces is True

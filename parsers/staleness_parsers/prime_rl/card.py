@@ -47,9 +47,10 @@ CARD = Card(
             "max_off_policy_steps",
             "as it is",
             False,
-            "bound + 1",
+            "bound + 1 (broadcasts on disk: bound + 2)",
             "Stale groups are cancelled at each version and the queue is swept before selection, but the version is "
-            "counted before the engines have it, so the oldest tokens can be one version older than recorded.",
+            "counted before the engines have it, so the oldest tokens can be of the version before, or of the one "
+            "before that where an update from disk skips a version.",
         ),
         Mode(
             "since PR #3385",

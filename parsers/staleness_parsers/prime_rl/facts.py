@@ -83,10 +83,11 @@ def _guarantee(settings: Settings, build: Build) -> Guarantee:
     if not build.early_label:
         return Guarantee(settings.bound, "The queue is swept at selection, and start versions are assumed to be exact.")
     return Guarantee(
-        settings.bound + 1,
+        settings.bound + settings.most_skipped,
         "The sweep at selection keeps recorded start versions within the bound, but a group opened between the version "
-        "counter's move and the engines' pause records a version one too new (until PR #3385, which files don't show; "
-        f"with it the limit is {settings.bound}).",
+        "counter's move and the engines' pause records a version whose weights they don't have yet: one too new, or "
+        "two where the broadcasts are on disk, for one update may skip a version (until PR #3385, which files don't "
+        f"show; with it the limit is {settings.bound}).",
     )
 
 

@@ -95,6 +95,10 @@ def survey(run: RunFiles) -> Files:
     )
 
 
+ATTEMPT_FOLDER = re.compile(r"(?:.*/)?attempt_\d{1,9}")
+"""Folder of one launch's logs."""
+
+
 def trace_file(file: RunFile) -> TraceFile | None:
     """Tell from its path what a file of traces holds; None for any other file."""
     if found := TRACE_FILE.fullmatch(file.name):

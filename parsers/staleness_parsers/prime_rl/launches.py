@@ -45,7 +45,14 @@ class Launch:
     @property
     def fresh(self) -> bool:
         """Whether its log says that it started from the initial weights."""
-        return any(row["kind"] == "scratch" for row in self.log("orchestrator"))
+        first = any(row["kind"] == "start" and row["number"] <= 1 for row in self.log("trainer"))
+        return first or any(row["kind"] == "scratch" for row in self.log("orchestrator"))
+
+    @property
+    def shipped(self) -> dict[int, int]:
+        """Numbers of traces that its step lines say were shipped."""
+        rows = self.log("orchestrator")
+        return {row["number"]: row["count"] for row in rows if row["kind"] == "step" and row["count"] is not None}
 
     @property
     def steps(self) -> set[int]:
@@ -211,3 +218,8 @@ def applies(launch: Launch) -> list[Apply]:
         elif kind == "resumed" or (kind == "updated" and row["number"] == current.version):
             current.end = row["hi"]
     return found
+
+
+def replaced(found: Sequence[Apply]) -> dict[int, int]:
+    """Versions and those that the engines had before, as far as the log tells; an update it lost makes them older."""
+    return {after.version: before.version for before, after in pairwise(found) if before.version < after.version}

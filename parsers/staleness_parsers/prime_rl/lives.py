@@ -1,8 +1,8 @@
 """From staged traces to trajectories, spans and uses, in SQL so that memory stays bounded (guide sections 3 to 6).
 
 The version interval of a turn is what three things leave of it: the recorded span of its episode (whose start may be
-one too new, section 4.5), the updates whose begin or end is dated against the turn's request, and that nothing newer
-than v_train of the step being collected can have been served at all.
+one update too new, section 4.5), the updates whose begin or end is dated against the turn's request, and that nothing
+newer than v_train of the step being collected can have been served at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import duckdb
 
 from staleness_audit.parser import Sink
 from staleness_parsers.prime_rl.build import Build
-from staleness_parsers.prime_rl.launches import Apply, Launch
+from staleness_parsers.prime_rl.launches import Apply, Launch, replaced
 from staleness_parsers.prime_rl.settings import Settings
 
 
@@ -28,9 +28,13 @@ def load(
     """Create the small tables the queries join: ``launches``, ``begins``, ``ends``, ``envs``; then rank occurrences."""
     connection.execute("CREATE TEMP TABLE launches (attempt INTEGER, resumed INTEGER, started DOUBLE)")
     _fill(connection, "launches", [(one.number, one.resumed_after, one.started) for one in launches])
+    connection.execute("CREATE TEMP TABLE counts (attempt INTEGER, step INTEGER, traces INTEGER)")
+    _fill(connection, "counts", [(one.number, step, count) for one in launches for step, count in one.shipped.items()])
     connection.execute("CREATE TEMP TABLE begins (attempt INTEGER, at_time DOUBLE, version INTEGER)")
     connection.execute("CREATE TEMP TABLE ends (attempt INTEGER, at_time DOUBLE, version INTEGER)")
+    connection.execute("CREATE TEMP TABLE replaced (attempt INTEGER, version INTEGER, older INTEGER)")
     for attempt, found in updates.items():
+        _fill(connection, "replaced", [(attempt, version, older) for version, older in replaced(found).items()])
         _fill(connection, "begins", [(attempt, one.begin, one.version) for one in found if one.begin is not None])
         _fill(connection, "ends", [(attempt, one.end, one.version) for one in found if one.end is not None])
     connection.execute(
@@ -54,12 +58,23 @@ def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tupl
 _SEEN = """
 CREATE TEMP TABLE seen AS
 -- One row per occurrence of a train trace in a file, with the attempt that wrote it: the last one that could have.
-SELECT t.*, coalesce(
+-- Attempts append to the same files, so where no date tells the last traces of a batch are the last attempt's, as many
+-- as its step line says.
+WITH placed AS (
+    SELECT t.*, row_number() OVER (
+        PARTITION BY t.step, t.part ORDER BY t.source DESC, t.line DESC, t.ordinal DESC) AS from_end
+    FROM prime_traces t WHERE t.role = 'train'),
+reached AS (
+    SELECT attempt, step, sum(traces) OVER (PARTITION BY step ORDER BY attempt DESC) AS so_far FROM counts)
+SELECT t.* EXCLUDE (from_end), coalesce(
+    (SELECT max(r.attempt) FROM reached r
+     WHERE r.step = t.step AND t.part = 'effective' AND t.from_end <= r.so_far
+       AND EXISTS (SELECT 1 FROM launches WHERE started IS NULL AND attempt > (SELECT min(attempt) FROM launches))),
     (SELECT max(l.attempt) FROM launches l
      WHERE coalesce(l.resumed, -1) < t.step
        AND (l.started IS NULL OR coalesce(t.began, t.scored) IS NULL OR l.started <= coalesce(t.began, t.scored))),
     (SELECT min(attempt) FROM launches)) AS attempt
-FROM prime_traces t WHERE t.role = 'train'
+FROM placed t
 """
 
 _MAIN = """
@@ -92,13 +107,16 @@ WITH turns AS (
     FROM prime_turns n JOIN main m ON n.trajectory = m.trajectory AND n.source = m.source AND n.line = m.line
          AND n.ordinal = m.ordinal),
 dated AS (
-    SELECT t.*, e.version AS served, b.version - 1 AS unserved
+    SELECT t.*, e.version AS served, b.version - 1 AS unserved, r.older
     FROM turns t
+    LEFT JOIN replaced r ON t.attempt = r.attempt AND t.v_start = r.version
     ASOF LEFT JOIN ends e ON t.attempt = e.attempt AND t.since >= e.at_time
     ASOF LEFT JOIN begins b ON t.attempt = b.attempt AND t.until < b.at_time),
 recorded AS (
     SELECT *,
-        CASE WHEN {early_label} AND v_start > 0 AND v_start <> first_version THEN v_start - 1
+        -- An early label's first tokens are of the weights that its version replaced, which may be several older.
+        CASE WHEN {early_label} AND v_start > 0 AND v_start <> first_version
+             THEN greatest(first_version, coalesce(older, v_start - {most_skipped}))
              ELSE coalesce(v_start, first_version) END AS rec_lo,
         greatest(least(coalesce(v_end, newest), newest), coalesce(v_start, first_version)) AS rec_hi
     FROM dated)
@@ -195,7 +213,9 @@ def write_lives(
     ``unscheduled``: an SQL condition on ``main`` for recorded members that may never have been dispatched (older code).
     """
     seq_len = "NULL" if settings.seq_len is None else str(settings.seq_len)
-    connection.execute(_TURN_VERSIONS.format(early_label=str(build.early_label).lower()))
+    connection.execute(
+        _TURN_VERSIONS.format(early_label=str(build.early_label).lower(), most_skipped=settings.most_skipped)
+    )
     sink.write_query("trajectories", connection, _TRAJECTORIES.format(unscheduled=unscheduled))
     sink.write_query("groups", connection, _GROUPS)
     spans = _SPANS.format(

@@ -68,7 +68,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the files say of the control; None where they don't."""
+    """What the files say of the control; None where they don't.
+
+    ``most_skipped``: how far one update can move the weights. Broadcasts in memory come one by one; of those on disk
+    the newest is taken, and batch N ships only under v{N-2} or later, or N - 1 - ``max_async_level`` in older code.
+    """
 
     found_in: str | None = None
     shown: Mapping[str, Any] = field(default_factory=dict)
@@ -81,6 +85,7 @@ class Settings:
     train_workers: int | None = None
     filters_zero: bool = True
     lora: bool = False
+    most_skipped: int = 2
     file_monitor: bool | None = None
     sources: Mapping[str, Source] = field(default_factory=dict)
 
@@ -142,6 +147,9 @@ def settings_from(source: str, document: dict[str, Any]) -> Settings:
         train_workers=whole(document.get("num_train_workers")),
         filters_zero=flag(dig(document, "train", "filter_zero_advantages")) is not False,
         lora=dig(document, "model", "lora") is not None,
+        most_skipped=1
+        if dig(document, "weight_broadcast", "type") in ("nccl", "nixl")
+        else max(2, (whole(document.get("max_async_level")) or 0) + 1),
         file_monitor=None if not isinstance(monitors, dict) or "file" not in monitors else monitors["file"] is not None,
         sources=_sources(document, group_size),
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from staleness_audit.parser import Sink
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.prime_rl.build import Build
-from staleness_parsers.prime_rl.launches import Apply, Launch
+from staleness_parsers.prime_rl.launches import Apply, Launch, replaced
 from staleness_parsers.prime_rl.settings import Settings
 
 Row = dict[str, Any]
@@ -56,7 +56,8 @@ def write_steps(
         rows = _step_rows(launch, build, batch, updates[launch.number])
         known[launch.number] = {row["step"] for row in rows}
         steps += rows
-        _sums(launch, build, constraints, reported)
+        early = _most_early(updates[launch.number], build, settings)
+        _sums(launch, build, early, constraints, reported)
         superseded = min((_restart(later) for later in found[index + 1 :]), default=None)
         lost = [
             row
@@ -120,10 +121,18 @@ def _step_rows(launch: Launch, build: Build, batch: Batch, updates: Sequence[App
     return found
 
 
-def _sums(launch: Launch, build: Build, constraints: list[Row], reported: list[Row]) -> None:
+def _most_early(updates: Sequence[Apply], build: Build, settings: Settings) -> int:
+    """How much too new a start version may be: one update, whose size the log shows unless it says nothing of them."""
+    if not build.early_label:
+        return 0
+    gaps = [version - older for version, older in replaced(updates).items()]
+    return max(gaps, default=settings.most_skipped)
+
+
+def _sums(launch: Launch, build: Build, early: int, constraints: list[Row], reported: list[Row]) -> None:
     """Take from step lines how many traces they shipped, and the largest recorded staleness among them.
 
-    Recorded staleness is that of the start version, which may be one too new: the true maximum is at most one more.
+    Recorded staleness is that of the start version, which may be ``early`` too new: the true maximum is so much more.
     Old lines name the level of episodes still running, which bounds nothing that was trained.
     """
     for line in launch.log("orchestrator"):
@@ -141,14 +150,14 @@ def _sums(launch: Launch, build: Build, constraints: list[Row], reported: list[R
             reported.append(_figure(place, line, "step.staleness_max" if known else None, "Max Off-Policy"))
             if not known:
                 continue
-            limit = line["running"] + build.early_label
+            limit = line["running"] + early
             constraints.append(_constraint(place, "staleness_max", "le", limit, "training steps", "derived"))
     if any(row["kind"] == "step" for row in launch.log("orchestrator")):
         return
     for row in launch.metrics("orchestrator"):
         if row["recorded_max"] is not None:
             place = {"attempt": launch.number, "step": row["step"], "source": row["source"], "line": row["line"]}
-            limit = row["recorded_max"] + build.early_label
+            limit = row["recorded_max"] + early
             constraints.append(_constraint(place, "staleness_max", "le", limit, "training steps", "derived"))
 
 

@@ -81,13 +81,12 @@ def tell(launch: Launch, build: Build) -> Story:
             if last_step is None or story.collecting <= last_step:
                 story.adopted_at = max(story.adopted_at or story.collecting, story.collecting)
         elif kind == "drop":
-            named += _drop(story, row, version)
+            named += _drop(story, row, version, build)
         elif kind in ("cancelled", "overload"):
             reason = "stale" if kind == "cancelled" else "overload"
             story.overload = story.overload or kind == "overload"
             # What DEBUG lines have not named group by group; running and never dispatched members in one number.
-            # The older code records each of those that were too old.
-            if (rest := row["count"] - named) > 0 and not (kind == "cancelled" and build.enforces is False):
+            if (rest := row["count"] - named) > 0 and not (kind == "cancelled" and build.records_cancelled):
                 story.cancelled.append(Cancelled(launch.number, reason, 0, rest, version, None, row))
             named = 0
         elif kind == "swept":
@@ -115,16 +114,20 @@ def _last_step(launch: Launch) -> int | None:
     return None
 
 
-def _drop(story: Story, row: Row, version: int | None) -> int:
+def _drop(story: Story, row: Row, version: int | None, build: Build) -> int:
     drop = GroupDrop(story.launch.number, row["word"], row["what"], story.collecting, row["count"], row["running"])
-    if drop.reason == "drain":
-        # The older code records cancelled members in `all`; the line only says how many of them were running.
+    reason = drop.reason
+    if reason == "drain":
+        # The older code drains a group for its age only, and its finished members still train.
         story.drains.append(drop)
-        return drop.cancelled
-    story.drops.append(drop)
-    story.overload = story.overload or drop.reason == "overload"
+        reason = "stale"
+        if build.records_cancelled:
+            return drop.cancelled
+    else:
+        story.drops.append(drop)
+    story.overload = story.overload or reason == "overload"
     if drop.running:
         story.cancelled.append(
-            Cancelled(story.launch.number, drop.reason, drop.running, drop.running, version, drop.prefix, row)
+            Cancelled(story.launch.number, reason, drop.running, drop.running, version, drop.prefix, row)
         )
     return drop.cancelled
