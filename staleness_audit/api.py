@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -99,8 +100,7 @@ def audit(
     Raises:
         AuditError: the run cannot be audited; the message says what to do.
     """
-    if bound is not None and bound < 0:
-        raise AuditError(f"The bound is {bound}; it is a number of versions, 0 or more.")
+    bound = _read_bound(bound)
     dataset = load(path, framework=framework, tables=tables, assume=assume, progress=progress, pool=pool)
     rebuilt = rebuild(dataset, steps, progress, pool)
     data = check(rebuilt, bound, gate=gate, worst=worst)
@@ -113,6 +113,15 @@ def audit(
     if steps != (None, None) and not data["per_step"]:
         _refuse_no_steps(dataset, steps)
     return AuditResult(rebuilt, data)
+
+
+def _read_bound(bound: object) -> int | None:
+    """Return the bound as an ``int``, whatever library its whole number is from; ``AuditError`` if it is none."""
+    if bound is None:
+        return None
+    if hasattr(bound, "__index__") and (whole := operator.index(bound)) >= 0:
+        return whole
+    raise AuditError(f"The bound is {bound!r}; it is a whole number of versions, 0 or more.")
 
 
 def verify(audit_file: str | Path, path: str | Path, *, progress: Progress | None = None) -> Verification:

@@ -75,6 +75,18 @@ def test_staleness_in_different_units_is_not_compared(two_step_run):
     assert [caveat["code"] for caveat in document["caveats"]] == ["units"]
 
 
+def test_what_is_known_of_one_run_only_is_not_compared(event_log, two_step_run):
+    """One log has times and one has none: there is nothing to compare rates with. JSON keeps them."""
+    untimed = event_log("untimed", bound=2)
+    untimed.add("span", trajectory_id="a", tokens=4, version=0).add("trained", trajectory_id="a", step=1)
+    path = untimed.add("step", step=1, version=0, trajectories=1).close()
+    document, rows = compared(two_step_run("timed", bound=2), path)
+    assert rows["throughput.trained_tokens_per_s"]["values"] == [{"lo": 2.5, "hi": 2.5}, None]
+    text = text_of(document, 100)
+    assert "tokens/s trained" not in text and "Throughput" not in text
+    assert "– not known" in text and "known of fewer than two of the runs are left out" in " ".join(text.split())
+
+
 def test_reasons_stand_behind_their_sum(event_log, two_step_run):
     """In one run five tokens are dropped as stale, in the other none are dropped."""
     log = event_log("dropping", bound=1)

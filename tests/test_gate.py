@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.command import run, sentence
 
+from staleness_audit.api import audit
 from staleness_audit.check.baseline import Baseline, read_documents, worsened
 from staleness_audit.check.figures import BY_REASON, FIGURES, figure_at, value_at
 from staleness_audit.check.gate import Gate
 from staleness_audit.check.intervals import Interval
 from staleness_audit.check.threshold import Threshold
 from staleness_audit.errors import AuditError
+from staleness_audit.report.terminal.verdict import headline, why
+from staleness_audit.report.terminal.words import Words
 
 
 def exact(value: float) -> dict[str, float]:
@@ -319,6 +323,37 @@ def test_a_baseline_of_several_runs_is_matched_by_path():
     assert (gate["exit"], gate["baseline"]) == (1, {"file": "audit.json", "found": False})
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "options", "head", "end"),
+    [
+        (exact(2), exact(2), {}, "FAIL, NOTHING NEW", " Nothing of that is worse than in the baseline."),
+        (exact(2), exact(3), {}, "FAIL", " That is worse than in the baseline."),
+        (exact(2), between(2, 3), {}, "FAIL", " Whether that is worse than in the baseline, the logs can't tell."),
+        (
+            exact(2),
+            exact(3),
+            {"max_violations": 1},
+            "FAIL, TOLERATED",
+            " Nothing of that is worse than in the baseline by more than is allowed.",
+        ),
+    ],
+)
+def test_the_headline_says_what_is_true_and_whether_it_is_new(before, now, options, head, end):
+    old, new = document(violating=before), document(violating=now, trajectories={"trained": exact(9)})
+    new["gate"] = judged(old, new, **options)
+    assert headline(new) == head
+    assert why(new, Words()).endswith(f"staler than the bound of 3 allows; the worst is 5.{end}")
+
+
+def test_what_is_within_the_bound_needs_no_forgiveness():
+    old, new = document(violating=exact(2)), document("pass", exact(0), trajectories={"trained": exact(9)})
+    new["gate"] = judged(old, new)
+    assert headline(new) == "PASS" and why(new, Words()).endswith("the largest staleness is 5.")
+    allowed = document(violating=exact(2))
+    allowed["gate"] = Gate(max_violations=2).judge(allowed)
+    assert headline(allowed) == "FAIL, TOLERATED"
+
+
 def test_baseline_from_the_command_line(two_step_run):
     path = two_step_run("run", bound=1)
     assert run("audit", path, "--output", "json:old.json").exit_code == 1
@@ -347,3 +382,14 @@ def test_a_missing_baseline_is_said_before_anything_is_read():
     assert "old.json: cannot be read (No such file or directory)" in sentence(
         run("audit", "nowhere", "--baseline", "old.json")
     )
+
+
+@pytest.mark.parametrize("bound", ["3", 1.5, -1, float("nan"), [3]])
+def test_a_bound_that_is_no_number_of_versions_is_refused_before_anything_is_read(bound):
+    with pytest.raises(AuditError, match=r"^The bound is .*; it is a whole number of versions, 0 or more\.$"):
+        audit("nowhere", bound=bound)
+
+
+def test_whole_numbers_of_any_library_are_bounds(two_step_run):
+    result = audit(two_step_run("run"), bound=np.int64(1))
+    assert result.bound == 1 and type(result.bound) is int

@@ -41,7 +41,7 @@ def worst_violations(
                     LIMIT {count}
                 )
                 SELECT * FROM named_uses JOIN picked USING (key, step_key)
-                ORDER BY proven DESC, {of_step}staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, trajectory_id""",
+                ORDER BY proven DESC, {of_step}staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, key""",
         )
         admitted_before = _admitted_before(connection, [row["key"] for row in picked]) if groups_per_step else {}
     if not picked:

@@ -8,10 +8,10 @@ from typing import Any
 
 from staleness_audit.report.markdown import escape, table
 from staleness_audit.report.terminal.comparison import (
-    LEGEND,
     MARKS,
     caveat_words,
     figure_words,
+    legend,
     letters,
     names,
     sections,
@@ -39,7 +39,7 @@ def comparison_markdown(comparison: Data, base: Path) -> str:
     for title, rows in sections(comparison):
         lines = [[escape(figure_words(row, words)), *_cells(row, words)] for row in rows]
         parts.append(f"### {title}\n\n" + table(("", *(f"{name}:" for name in called)), lines))
-    parts.append("; ".join(f"{MARKS[mark]} {meaning}" for mark, meaning in LEGEND.items()) + ".")
+    parts.append(legend(words))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from staleness_audit.report.findings import WORDS, Data, Finding, file_of, findings, run_name
-from staleness_audit.report.terminal.verdict import NAMES, why
+from staleness_audit.report.terminal.verdict import headline, why
 
 MOST = 10
 """Annotations of each level that GitHub shows of one step; more are dropped without a word."""
@@ -43,7 +43,7 @@ def _capped(level: str, commands: Sequence[str]) -> Iterator[str]:
 def _verdict(data: Data, base: Path) -> tuple[str, str]:
     level = {0: "note", 1: "error", 3: "warning"}[data["gate"]["exit"]]
     bound = data["bound"]["value"]
-    title = f"{NAMES[data['verdict']]}: {run_name(data, base)}" + ("" if bound is None else f" (bound {bound})")
+    title = f"{headline(data)}: {run_name(data, base)}" + ("" if bound is None else f" (bound {bound})")
     return level, _command(level, title, why(data, WORDS))
 
 

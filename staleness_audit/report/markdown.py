@@ -15,7 +15,7 @@ from typing import Any
 from staleness_audit.report.findings import WORDS, Data, file_of, run_name, violation_story
 from staleness_audit.report.terminal.conditions import condition_outcome, condition_words
 from staleness_audit.report.terminal.cost import REASONS
-from staleness_audit.report.terminal.verdict import NAMES, bound_line, promise_lines, violation_lines, why
+from staleness_audit.report.terminal.verdict import bound_line, headline, promise_lines, violation_lines, why
 from staleness_audit.report.terminal.words import class_size, percent, percent_interval, place, step_number
 
 MOST_CHARACTERS = 60_000
@@ -78,7 +78,7 @@ def _head(documents: Sequence[Data], unreadable: Sequence[tuple[str, str]], base
 def _row(data: Data, base: Path) -> list[str]:
     bound, violations = data["bound"]["value"], data["violations"][data["gate"]["count"]]
     return [
-        f"{SIGNS[data['verdict']]} {NAMES[data['verdict']]}",
+        f"{SIGNS[data['verdict']]} {headline(data)}",
         escape(run_name(data, base)),
         escape(data["run"]["framework"]),
         "none" if bound is None else str(bound),
@@ -89,7 +89,7 @@ def _row(data: Data, base: Path) -> list[str]:
 
 
 def _details(data: Data, base: Path, *, alone: bool) -> Iterator[str]:
-    title = f"{SIGNS[data['verdict']]} {NAMES[data['verdict']]}: {escape(run_name(data, base))}"
+    title = f"{SIGNS[data['verdict']]} {headline(data)}: {escape(run_name(data, base))}"
     yield f"### {title}"
     yield f"**{escape(why(data, WORDS), 600)}**"
     yield table(("", ""), [[f"**{name}**", escape(value, 900)] for name, value in _facts(data) if value])

@@ -291,6 +291,12 @@ def test_a_narrow_window_needs_no_sideways_scrolling(shared):
     # Figures are drawn anew for the width a moment later.
     page.wait_for_function("() => document.documentElement.scrollWidth <= 390")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+    # A caption is as wide as its table, but what it says can be read without moving the table sideways.
+    ends = page.eval_on_selector_all(
+        ".scroll caption span",
+        "spans => spans.filter(each => each.offsetParent).map(each => each.getBoundingClientRect().right)",
+    )
+    assert ends and max(ends) < 390
     assert shared.noise == []
 
 

@@ -86,8 +86,10 @@ def test_other_values():
     assert percent_interval({"lo": 0.25, "hi": 0.5}) == "25–50%"
     assert percent_interval({"lo": 0.25, "hi": None}) == "≥ 25%"
     assert percent_interval({"lo": 0, "hi": 1}) == "unknown"
+    assert percent_interval({"lo": 0.0029, "hi": None}) == "≥ 0.29%"
+    assert percent_interval({"lo": 0.003, "hi": 0.004}) == "<1%"
     assert [duration(seconds) for seconds in (0.44, 59, 273, 7500, 90000)] == [
-        "0.40 s",
+        "0.4 s",
         "59 s",
         "4 min 33 s",
         "2 h 5 min",
@@ -218,6 +220,41 @@ def test_inconclusive_for_want_of_exact_versions(event_log):
     assert "staleness of trained tokens known: 100% within limits" in words
     assert "Trajectories that may violate the bound" in words
     assert "█ certain ░ possible" in words
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_long_names_are_shortened_rather_than_broken(event_log, width):
+    """Names of 40 characters, one of them marked: each row stays one line, whatever stands beside it."""
+    log = event_log("run", bound=0)
+    for name, newest in (("a", 0), ("b", 1)):
+        log.add("span", trajectory_id=name * 40, tokens=5, version_lo=0, version_hi=newest)
+        log.add("trained", trajectory_id=name * 40, step=1)
+    log.add("step", step=1, version=1, trajectories=2)
+    text = shown(render_audit, audit(log.close()).data, width=width)
+    table = text[text.index("Worst violations") : text.index("?: possible")]
+    rows = [line for line in table.splitlines() if line.startswith(("  aaaa", "  bbbb"))]
+    assert len(rows) == 2 and "…" in rows[0] and "… " not in rows[0]
+    assert rows[1].split()[1:3] == ["?", "1"]
+
+
+def test_the_worst_is_the_same_however_many_are_listed(event_log):
+    """Ten trajectories that are equally stale."""
+    log = event_log("run", bound=0)
+    for name in "abcdefghij":
+        log.add("span", trajectory_id=name, tokens=5, version=0).add("trained", trajectory_id=name, step=1)
+    path = log.add("step", step=1, version=1, trajectories=10).close()
+    listed = [row["trajectory_id"] for row in audit(path).data["violations"]["worst"]]
+    assert [row["trajectory_id"] for row in audit(path, worst=3).data["violations"]["worst"]] == listed[:3]
+    assert audit(path).explain().trajectory_id == listed[0]
+
+
+def test_a_long_dialect_stands_on_a_line_of_its_own(two_step_run):
+    data = audit(two_step_run("run", bound=2)).data
+    data["run"]["dialect"] = "with versions of every token, stamped before generation; one process"
+    lines = shown(render_audit, data).splitlines()
+    assert lines[1].endswith(data["run"]["framework"]) and lines[2] == f"  {data['run']['dialect']}"
+    data["run"]["dialect"] = data["run"]["framework_version"] = "1.16 or later"
+    assert shown(render_audit, data).splitlines()[1].endswith(f"{data['run']['framework']} 1.16 or later")
 
 
 def test_no_bound(two_step_run):

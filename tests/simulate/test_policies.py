@@ -501,3 +501,24 @@ def test_every_policy_can_be_built_and_says_what_is_wrong() -> None:
     assert build("verl:drop", settings={"max_off_policy_threshold": "null"}).horizon() == 1
     with pytest.raises(AuditError, match="must be at least 1"):
         build("openrlhf", bound=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "knob"),
+    [
+        ("trl", "max_inflight_tasks"),
+        ("slime:pooled", "fully_async_pool_size"),
+        ("prime-rl", "max_inflight"),
+        ("dressage", "max_active_groups"),
+        ("nemo-rl:windowed", "max_buffered_rollouts"),
+    ],
+)
+def test_a_control_under_which_nothing_can_begin_is_refused(name: str, knob: str) -> None:
+    """It would keep every bound. Bounds of 0 are no such thing."""
+    with pytest.raises(AuditError, match=rf"no group can ever begin with {knob} = 0\."):
+        build(name, settings={knob: "0"})
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_control_can_begin(name: str) -> None:
+    assert build(name) and build(name, small=True)

@@ -239,5 +239,5 @@ def guarantee(settings: Settings, pushes: Pushes) -> Guarantee:
         return Guarantee(None, f"the logs do not tell {F_KEY}: the limit is {window} + F - 1.")
     if frequency == 1:
         return Guarantee(window, "Nothing older than the window is taken, and weights are pushed at every step.")
-    reason = f"The window is counted in steps, but weights are pushed at every {frequency}th step only."
+    reason = f"The window is counted in steps, but weights are pushed only every {frequency} steps."
     return Guarantee(window + frequency - 1, reason)

@@ -29,12 +29,12 @@ class Known:
 def facts(known: Known) -> RunFacts:
     """State the facts of a run."""
     settings = known.settings
-    dialect, version = _release(known)
+    release = _release(known)
     return RunFacts(
         framework="trl",
         unit=UNIT,
-        framework_version=version,
-        dialect=dialect,
+        framework_version=release,
+        dialect=release,
         config=dict(settings.shown),
         bound=Bound(
             settings.bound,
@@ -48,7 +48,7 @@ def facts(known: Known) -> RunFacts:
         attempts=tuple(_attempts(known)),
         signs=tuple(_signs(known)),
         unseen=_unseen(known),
-        hints=tuple(_hints(known, dialect)),
+        hints=tuple(_hints(known)),
         groups_per_step=_groups_per_step(known),
         # A forked conversation's rows may be trained in different steps.
         replay=known.forked,
@@ -57,16 +57,25 @@ def facts(known: Known) -> RunFacts:
     )
 
 
-def _release(known: Known) -> tuple[str, str | None]:
-    """Tell the release from keys that came and went."""
-    names = {row["name"] for row in known.records}
-    if "batch/samples_per_step" in names or "sample/staleness_max" in names or known.settings.new:
+def _release(known: Known) -> str | None:
+    """Tell the release, which is the dialect, from keys that came and went; None if there are none."""
+    names = _names(known)
+    if _renamed(known):
         if "batch/packing_ratio" in names:
-            return "1.11+", "1.16 or later"
-        return "1.11+", "1.14 or later" if "model_version" in names else "1.11 or later"
+            return "1.16 or later"
+        return "1.14 or later" if "model_version" in names else "1.11 or later"
     if known.traced or {"step_time", "iteration_time_s"} & names:
-        return "1.10", "1.10"
-    return "up to 1.10", "1.10 or older" if names else None
+        return "1.10"
+    return "1.10 or older" if names else None
+
+
+def _names(known: Known) -> set[str]:
+    return {row["name"] for row in known.records}
+
+
+def _renamed(known: Known) -> bool:
+    """Whether keys and settings have the names of release 1.11 and later."""
+    return known.settings.new or bool({"batch/samples_per_step", "sample/staleness_max"} & _names(known))
 
 
 def _guarantee(settings: Settings) -> Guarantee:
@@ -143,7 +152,7 @@ def _groups_per_step(known: Known) -> int | None:
     return None
 
 
-def _hints(known: Known, dialect: str) -> Iterator[Hint]:
+def _hints(known: Known) -> Iterator[Hint]:
     settings = known.settings
     if not any(told.story.syncs for told in known.tellers):
         yield Hint(
@@ -157,7 +166,7 @@ def _hints(known: Known, dialect: str) -> Iterator[Hint]:
         )
     if any((told.per_record or 1) > 1 for told in known.tellers):
         yield Hint("what each step trained, instead of several together", "set logging_steps=1")
-    if dialect == "1.11+":
+    if _renamed(known):
         yield Hint(
             "the version of each trained row",
             "no setting records it since 1.11: traces hold eight rows in eight versions",

@@ -13,6 +13,7 @@ from staleness_audit.report.terminal.comparison import (
     apart,
     caveat_words,
     figure_words,
+    legend,
     letters,
     names,
     sections,
@@ -44,7 +45,7 @@ def render_comparison_page(comparison: Data, base: Path) -> str:
             for name, path, run in zip(called, paths, comparison["runs"], strict=True)
         ],
         "caveats": [caveat_words(caveat, called) for caveat in comparison["caveats"]],
-        "legend": ", ".join(f"{MARKS[mark]} {meaning}" for mark, meaning in LEGEND.items()),
+        "legend": legend(words),
         "sections": [
             {
                 "title": title,

@@ -8,7 +8,15 @@ from typing import Any
 
 from staleness_audit.report.html.figure import WORDS
 from staleness_audit.report.terminal.conditions import condition_lines
-from staleness_audit.report.terminal.verdict import bound_line, gate_line, promise_lines, violation_lines, why
+from staleness_audit.report.terminal.verdict import (
+    bound_line,
+    dialect_of,
+    forgiven,
+    gate_line,
+    promise_lines,
+    violation_lines,
+    why,
+)
 from staleness_audit.report.terminal.words import duration, is_zero, moment, percent
 
 Data = Mapping[str, Any]
@@ -66,7 +74,7 @@ def verdict(data: Data) -> Verdict:
     return Verdict(
         tone=data["verdict"],
         mark=MARKS[data["verdict"]],
-        title=TITLES[data["verdict"]],
+        title=TITLES[data["verdict"]] + (f", {word}" if (word := forgiven(data)) else ""),
         name=WORDS.plain(f"{data['run']['framework']} {WORDS.glyphs.dot} {data['run']['path']}"),
         sentence=why(data, WORDS),
         tiles=_tiles(data),
@@ -153,9 +161,7 @@ def _coverage(coverage: Mapping[str, float | None], lost: bool) -> tuple[tuple[t
 def _run(data: Data) -> list[tuple[str, str]]:
     run, health = data["run"], data["run"]["health"]
     version = f" {WORDS.plain(run['framework_version'], 40)}" if run["framework_version"] else ""
-    dialect = (
-        f" · {WORDS.plain(run['dialect'], 60)}" if run.get("dialect") and run["dialect"] != run["framework"] else ""
-    )
+    dialect = f" · {WORDS.plain(form, 200)}" if (form := dialect_of(run)) else ""
     times = ""
     if run["started"] and run["ended"]:
         wall = data["throughput"]["wall_s"]

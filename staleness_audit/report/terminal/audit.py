@@ -16,10 +16,11 @@ from staleness_audit.report.terminal.cost import show_throughput, show_waste
 from staleness_audit.report.terminal.histogram import bins, show_histogram, sparkline
 from staleness_audit.report.terminal.page import Page
 from staleness_audit.report.terminal.verdict import (
-    NAMES,
     STYLES,
     bound_line,
+    dialect_of,
     gate_line,
+    headline,
     promise_lines,
     violation_lines,
     why,
@@ -69,7 +70,7 @@ def render_summary(documents: Sequence[Data], console: Console) -> None:
         (
             shorten(page.plain(path), 60, page.glyphs),
             page.plain(data["run"]["framework"], 20),
-            Text(NAMES[data["verdict"]], STYLES[data["verdict"]].rpartition(" ")[2]),
+            Text(headline(data), STYLES[data["verdict"]].rpartition(" ")[2]),
             "none" if data["bound"]["value"] is None else str(data["bound"]["value"]),
             page.interval(data["staleness"]["max"]),
             "not judged"
@@ -96,14 +97,17 @@ def render_summary(documents: Sequence[Data], console: Console) -> None:
 
 def _verdict(data: Data, page: Page) -> None:
     run = data["run"]
-    name = NAMES[data["verdict"]]
     version = f" {page.plain(run['framework_version'], 40)}" if run["framework_version"] else ""
-    head = Text.assemble((f" {name} ", STYLES[data["verdict"]]))
+    head = Text.assemble((f" {headline(data)} ", STYLES[data["verdict"]]))
     head.append(f"  {page.plain(run['framework'], 60)}{version}", "bold")
-    if (dialect := run.get("dialect")) and dialect not in (run["framework"], run["framework_version"]):
-        head.append(f" {page.glyphs.dot} {page.plain(dialect, 60)}", "dim")
+    dialect = page.plain(dialect_of(run), 200)
+    fits = head.cell_len + len(dialect) + 3 <= page.width
+    if dialect and fits:
+        head.append(f" {page.glyphs.dot} {dialect}", "dim")
     page.print()
     page.print(head)
+    if dialect and not fits:
+        page.print(Text(dialect, "dim"), 2)
     page.print(Text(page.plain(run["path"]), "dim"), 2)
     page.print()
     page.print(Text(why(data, page), "bold"), 2)

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from staleness_audit.report.terminal.comparison import (
     ASCII_MARKS,
-    LEGEND,
     MARKS,
     apart,
     caveat_words,
     figure_words,
+    legend,
     letters,
     names,
     sections,
@@ -46,7 +46,7 @@ def render_comparison(comparison: Data, base: Path, console: Console) -> None:
     for start in range(0, len(others), each):
         _figures(comparison, [0, *others[start : start + each]], called, marks, page)
     page.print()
-    page.print(Text(", ".join(f"{marks[mark]} {meaning}" for mark, meaning in LEGEND.items()), "dim"), 2)
+    page.print(Text(legend(page, marks), "dim"), 2)
 
 
 def _runs(comparison: Data, called: Sequence[str], base: Path, page: Page) -> None:
@@ -72,12 +72,10 @@ def _runs(comparison: Data, called: Sequence[str], base: Path, page: Page) -> No
 def _figures(
     comparison: Data, shown: Sequence[int], called: Sequence[str], marks: Mapping[str | None, str], page: Page
 ) -> None:
-    for title, rows in sections(comparison):
+    for title, rows in sections(comparison, shown):
         page.section(title)
         lines: list[tuple[str | Text, ...]] = [
-            (figure_words(row, page), *(_cell(row, index, marks, page) for index in shown))
-            for row in rows
-            if any(value_words(row["values"][index], row["kind"], page) for index in shown)
+            (figure_words(row, page), *(_cell(row, index, marks, page) for index in shown)) for row in rows
         ]
         page.table(("".ljust(TITLE - 2), *((called[index].rjust(COLUMN - 2), "right") for index in shown)), lines)
 

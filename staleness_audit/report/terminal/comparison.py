@@ -84,14 +84,25 @@ def value_words(value: Any, kind: str, words: Words) -> str:
     return words.interval(value)
 
 
-def sections(comparison: Data) -> Iterator[tuple[str, list[Data]]]:
-    """Rows of which something is known, under the titles of their sections."""
+def legend(words: Words, marks: Mapping[str | None, str] = MARKS) -> str:
+    """Say what the marks mean, and what is not shown."""
+    meanings = ", ".join(f"{marks[mark]} {meaning}" for mark, meaning in LEGEND.items())
+    return (
+        f"{words.glyphs.dash} not known, {meanings}. Figures known of fewer than two of the runs are left out "
+        "(--format json has all)."
+    )
+
+
+def sections(comparison: Data, shown: Sequence[int] | None = None) -> Iterator[tuple[str, list[Data]]]:
+    """Rows that compare something of the runs ``shown`` (positions; None: all), under the titles of their sections."""
+    positions = range(len(comparison["runs"])) if shown is None else shown
     found: dict[str, list[Data]] = {}
     plain = Words()
     for row in comparison["figures"]:
-        if ": " in row["title"] and not any(value and (value["lo"] or value["hi"]) for value in row["values"]):
+        values = [row["values"][index] for index in positions]
+        if ": " in row["title"] and not any(value and (value["lo"] or value["hi"]) for value in values):
             continue  # a reason of which nothing is known but that it may be none
-        if any(value_words(value, row["kind"], plain) for value in row["values"]):
+        if sum(bool(value_words(value, row["kind"], plain)) for value in values) > 1:
             found.setdefault(SECTIONS[row["figure"].partition(".")[0]], []).append(row)
     yield from found.items()
 

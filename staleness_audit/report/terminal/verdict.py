@@ -19,11 +19,40 @@ STYLES = {
 }
 
 
+def headline(data: Data) -> str:
+    """``FAIL``; ``FAIL, NOTHING NEW`` and ``FAIL, TOLERATED`` where the baseline or the gate forgives what is true."""
+    return NAMES[data["verdict"]] + (f", {word.upper()}" if (word := forgiven(data)) else "")
+
+
+def forgiven(data: Data) -> str:
+    """``nothing new``, ``tolerated``: how the gate lets pass what is not proven to be within the bound; else empty."""
+    condition = _violations_condition(data)
+    if condition is None or condition["fails"] != "no" or data["verdict"] == "pass":
+        return ""
+    return "tolerated" if data["gate"]["max_violations"] or condition["since_baseline"] is None else "nothing new"
+
+
+def _violations_condition(data: Data) -> Data | None:
+    return next((row for row in data["gate"]["conditions"] if row["kind"] == "violations"), None)
+
+
 def why(data: Data, words: Words) -> str:
-    """One sentence: what the verdict rests on."""
-    return {"pass": _why_pass, "fail": _why_fail, "inconclusive": _why_inconclusive, "no-bound": _why_no_bound}[
+    """What the verdict rests on, in a sentence; and in another whether that is worse than in the baseline."""
+    sentence = {"pass": _why_pass, "fail": _why_fail, "inconclusive": _why_inconclusive, "no-bound": _why_no_bound}[
         data["verdict"]
     ](data, words)
+    condition = _violations_condition(data)
+    if condition is None or condition["since_baseline"] is None or condition["holds"] == "no":
+        return sentence
+    than = "in the baseline" + (" by more than is allowed" if data["gate"]["max_violations"] else "")
+    return (
+        sentence
+        + {
+            "no": f" Nothing of that is worse than {than}.",
+            "yes": f" That is worse than {than}.",
+            "unknown": f" Whether that is worse than {than}, the logs can't tell.",
+        }[condition["fails"]]
+    )
 
 
 def _why_pass(data: Data, words: Words) -> str:
@@ -83,6 +112,12 @@ def _why_no_bound(data: Data, words: Words) -> str:
     return f"The largest staleness is {words.interval(largest)}. Whether that is too much is not judged: {why}"
 
 
+def dialect_of(run: Data) -> str:
+    """The form of a framework's logs; empty if that says no more than its name and release do."""
+    dialect = run.get("dialect")
+    return "" if not dialect or dialect in (run["framework"], run["framework_version"]) else str(dialect)
+
+
 def bound_line(data: Data, words: Words) -> str:
     """Say which bound was judged, where it comes from, and how it was converted."""
     bound = data["bound"]
@@ -138,23 +173,25 @@ def violation_lines(data: Data, words: Words) -> tuple[str, str]:
     violations = data["violations"]
     units = {unit: violations[unit] for unit in ("trajectories", "groups", "tokens")}
     steps = violations["steps"] or []
-    proven = "none"
-    if any(value["lo"] for value in units.values()):
-        proven = ", ".join(
-            words.count({"lo": value["lo"], "hi": value["lo"]}, _SINGULAR[unit]) for unit, value in units.items()
-        )
+    proven = _listed({unit: value["lo"] or 0 for unit, value in units.items()}, words) or "none"
+    if proven != "none":
         if steps:
             proven += f", in {len(steps)} {'step' if len(steps) == 1 else 'steps'} ({_listed_steps(steps, words)})"
         if ranges := violations.get("step_ranges"):
             proven += f"; of steps {_listed_steps(ranges, words)} each taken together: in which of them is not known"
     if any(value["hi"] is None for value in units.values()):
         return proven, "an unknown number" + ("" if proven == "none" else " more")
-    beyond = {unit: value["hi"] - (value["lo"] or 0) for unit, value in units.items()}
-    if not any(beyond.values()):
+    beyond = _listed({unit: value["hi"] - (value["lo"] or 0) for unit, value in units.items()}, words)
+    if not beyond:
         return proven, "none" if proven == "none" else "none beside these"
-    return proven, "up to " + ", ".join(
-        words.count({"lo": more, "hi": more}, _SINGULAR[unit]) for unit, more in beyond.items()
-    ) + ("" if proven == "none" else " more")
+    return proven, f"up to {beyond}" + ("" if proven == "none" else " more")
+
+
+def _listed(amounts: Mapping[str, int], words: Words) -> str:
+    """``2 trajectories, 14 tokens``: what there is any of."""
+    return ", ".join(
+        words.count({"lo": amount, "hi": amount}, _SINGULAR[unit]) for unit, amount in amounts.items() if amount
+    )
 
 
 _SINGULAR = {"trajectories": "trajectory", "groups": "group", "tokens": "token"}

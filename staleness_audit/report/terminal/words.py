@@ -168,6 +168,8 @@ def percent_interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> st
     if value is None or (value["lo"] in (None, 0) and value["hi"] in (None, 1)):
         return "unknown"
     low, high = percent(value["lo"] or 0), percent(1 if value["hi"] is None else value["hi"])
+    if low != high:  # an end of an interval is a number
+        low, high = (f"{number(100 * (value['lo'] or 0))}%" if low == "<1%" else low), high.replace(">99%", "100%")
     if value["hi"] in (None, 1) and low != high:
         return f"{glyphs.at_least} {low}"
     return low if low == high else reach(low.removesuffix("%"), high, glyphs)
@@ -176,7 +178,7 @@ def percent_interval(value: JsonInterval | None, glyphs: Glyphs = UNICODE) -> st
 def duration(seconds: float) -> str:
     """``0.4 s``, ``4 min 33 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if seconds < 60:
-        return f"{number(round(seconds, 1))} s"
+        return f"{round(seconds, 1):g} s"
     whole = round(seconds)
     for size, big, small in ((86400, "d", "h"), (3600, "h", "min"), (60, "min", "s")):
         if whole >= size:

@@ -12,9 +12,11 @@ from staleness_audit.report.terminal.words import class_size, class_words, place
 
 NAME = 34
 """Columns for the name of a trajectory: that of a UUID without its dashes, and a little."""
-FIGURES = 52
-"""Columns for everything else in the table but the place."""
+SHORTEST_NAME = 12
+"""Columns below which a shortened name tells nothing: rather it is broken."""
 PLACE = 14
+"""Columns below which the end of a place tells nothing."""
+INDENT, GAP = 2, 2
 
 CONTROLS = {
     "L1": "L1, holding it back before generation",
@@ -31,34 +33,35 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
     proven = [row for row in worst if row.get("proven", True)]
     page.section("Worst violations" if proven else "Trajectories that may violate the bound")
     mixed = 0 < len(proven) < len(worst)
-    names = [shorten(page.plain(row["trajectory_id"]), NAME, page.glyphs) for row in worst]
-    names = [
-        name if not mixed or row.get("proven", True) else f"{name} ?" for name, row in zip(names, worst, strict=True)
-    ]
     sizes = [class_size(row.get("multiplicity"), page.glyphs) for row in worst]
-    names = [f"{name} ({size})" if size else name for name, size in zip(names, sizes, strict=True)]
     several = len({row.get("attempt", 0) for row in worst}) > 1
-    title, places = _places(worst, page, page.table_width - FIGURES - max(len("trajectory"), *map(len, names)))
-    rows: list[tuple[str | Text, ...]] = [
+    ranges = any(row.get("first_step") is not None for row in worst)
+    figures: list[tuple[str | Text, ...]] = [
         (
-            name,
             step_number(row, page.glyphs) + (f" (attempt {row['attempt']})" if several else ""),
             Text(page.interval(row["staleness"]), "red" if row.get("proven", True) else ""),
             page.interval(row["in_flight"]),
             page.interval(row["in_queue"]),
             page.interval(row["tokens"]),
             " ".join(row["stoppable_at"]) if _stop(row) else "",
-            *where,
         )
-        for name, row, where in zip(names, worst, places, strict=True)
+        for row in worst
     ]
-    numbers = [(name, "right") for name in ("step", "stale", "flight", "queue", "tokens")]
-    page.table(("trajectory", *numbers, ("stop at", "keep"), *title), rows)
+    titles = ("step", "stale", "flight", "queue", "tokens", "stop at")
+    room = page.table_width - INDENT - _width([titles, *figures])
+    marks = [
+        ("" if not mixed or row.get("proven", True) else " ?") + (f" ({size})" if size else "")
+        for row, size in zip(worst, sizes, strict=True)
+    ]
+    names = [_name(row, mark, room, page) for row, mark in zip(worst, marks, strict=True)]
+    title, places = _places(worst, page, room - GAP - max(len("trajectory"), *map(len, names)))
+    rows = [(name, *cells, *where) for name, cells, where in zip(names, figures, places, strict=True)]
+    page.table(("trajectory", *((each, "right") for each in titles[:-1]), (titles[-1], "keep"), *title), rows, INDENT)
     page.print(
         Text(
             ("?: possible, not proven. " if mixed else "")
             + ("(n): a class of n trajectories without names. " if any(sizes) else "")
-            + ("step n..m: in some of these steps. " if any(row.get("first_step") is not None for row in worst) else "")
+            + (f"step n{page.glyphs.to}m: in some of these steps. " if ranges else "")
             + "flight, queue: versions that passed while it was generated, and while it waited to be trained. "
             "tokens: those beyond the bound. stop at: which control could have prevented it: L1 admission, "
             "L2 cancelling in flight, L3 the training input.",
@@ -67,6 +70,17 @@ def show_worst(data: Mapping[str, Any], page: Page) -> None:
         2,
     )
     _story(data, worst[0], page)
+
+
+def _width(rows: Sequence[Sequence[str | Text]]) -> int:
+    """Columns that the cells of a table take, with a gap before each."""
+    return sum(GAP + max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True))
+
+
+def _name(row: Mapping[str, Any], mark: str, room: int, page: Page) -> str:
+    """Name of a trajectory with its mark, shortened where it would take more than its room."""
+    limit = min(NAME, max(room - len(mark), SHORTEST_NAME))
+    return shorten(page.plain(row["trajectory_id"]), limit, page.glyphs) + mark
 
 
 def _places(worst: Sequence[Mapping[str, Any]], page: Page, room: int) -> tuple[list[str], list[list[str]]]:
@@ -79,7 +93,7 @@ def _places(worst: Sequence[Mapping[str, Any]], page: Page, room: int) -> tuple[
     if room < PLACE:
         return [], [[] for _ in worst]
     if len(sources) == 1 and None not in sources and all(item.get("line") is not None for item in first):
-        return [f"line of {_end(page.plain(sources.pop()), page, room)}"], [[str(item["line"])] for item in first]
+        return [f"line of\n{_end(page.plain(sources.pop()), page, room)}"], [[str(item["line"])] for item in first]
     return ["log line"], [[_end(place({**item, "locator": None}, page.glyphs), page, room)] for item in first]
 
 

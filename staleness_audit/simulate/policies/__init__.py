@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from staleness_audit.errors import AuditError, choices
+from staleness_audit.simulate.kernel import initial
 from staleness_audit.simulate.policies.areal import Areal
 from staleness_audit.simulate.policies.deadline import Deadline
 from staleness_audit.simulate.policies.dressage import Dressage
@@ -108,7 +109,7 @@ def build(
             raise AuditError(f"{name} has no knob {knob!r}; {choices(knob, known)}")
         changes[knob] = _read(name, knob, known[knob], value) if isinstance(value, str) else value
     policy = replace(policy, **changes)
-    if reason := _out_of_range(policy) or policy.unfit():
+    if reason := _out_of_range(policy) or policy.unfit() or _dead(policy):
         raise AuditError(f"{name}: {reason}.")
     return policy
 
@@ -135,6 +136,28 @@ def _out_of_range(policy: Policy) -> str | None:
         if not least <= value <= MOST:  # which nan is not, either
             return f"{knob.name} = {value} is not between {least} and {MOST:,}"
     return None
+
+
+def _dead(policy: Policy) -> str | None:
+    """Return why nothing ever happens under these knobs, as a sentence without its end; None if something does.
+
+    Such a control would keep every bound, and every run of it would stall before its first step.
+    """
+    if _begins(policy):
+        return None
+    zeros = [
+        knob.name
+        for knob in fields(policy)
+        if (value := getattr(policy, knob.name)) == 0 and not isinstance(value, bool)
+    ]
+    guilty = [knob for knob in zeros if _begins(replace(policy, **{knob: 1}))] or zeros
+    return f"no group can ever begin with {' and '.join(f'{knob} = 0' for knob in guilty) or 'these knobs'}"
+
+
+def _begins(policy: Policy) -> bool:
+    """Whether a fresh run under this policy has anything to do."""
+    state = initial(policy)
+    return bool(state.running or state.done or state.held or policy.own(state) or policy.room(state) > 0)
 
 
 def _read(name: str, knob: str, kind: str, text: str) -> Any:
