@@ -6,6 +6,7 @@ Exit codes: 0 within the bound, 1 violated, 2 usage error or unreadable input, 3
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import warnings
@@ -56,6 +57,7 @@ def main() -> None:
     """
     seldom_collect()
     # What libraries warn their callers of is none of the user's business.
+    logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     warnings.simplefilter("always", BrokenPlugin)
     warnings.showwarning = show_warning

@@ -16,11 +16,12 @@ from staleness_parsers.events.columns import whole_number
 
 def repeats(run: RunFiles, files: list[RunFile]) -> Iterator[tuple[RunFile, RunFile]]:
     """Yield files that repeat another byte for byte, each with the first one of these bytes."""
-    sizes = Counter((file.bytes, file.compressed) for file in files)
+    looks = {file.source: (file.bytes, file.compressed, run.head(file.source)) for file in files}
+    alike = Counter(looks.values())
     first: dict[str, RunFile] = {}
     for file in files:
-        # Files of different sizes differ: no need to hash the whole of one before its first piece is read.
-        if file.bytes and sizes[file.bytes, file.compressed] > 1:
+        # Files of different sizes or beginnings differ: no need to hash the whole of one before its first piece is read.
+        if file.bytes and alike[looks[file.source]] > 1:
             original = first.setdefault(run.digest(file.source), file)
             if original is not file:
                 yield file, original
