@@ -499,6 +499,30 @@ def test_a_resume_without_console_shows_in_the_labels(tmp_path):
     assert spans(tables)["1/5"] == [(4, 5, 2, 2)]  # a sync after every second rollout would fit as well
 
 
+def test_a_resume_that_the_labels_do_not_show(tmp_path):
+    """All is label 1: one launch trained all of it on version 0, or another one began at rollout 1 or 2.
+
+    A call that ended before the batch before was complete is of the same launch as that.
+    """
+    for early in (False, True):
+        run = Run(tmp_path / f"run{early}")
+        for number in range(3):
+            made = [sample(2 * number + at, ("1", 4, "stop"), start=10 * number) for at in (0, 1)]
+            if early and number:
+                made[0] = sample(2 * number, ("1", 4, "stop"), start=10 * number - 10.5)
+            run.rollout(number, *made).train(number, *made)
+        assert spans(run.tables())["5"] == [(0, 0 if early else 2, 4, 4)]
+
+
+def test_what_a_resume_went_back_behind_needs_no_members(tmp_path):
+    """The first launch was killed when rollout 0 was collected; the second began anew and overwrote its dump."""
+    run = story(tmp_path / "run", log=False)
+    collected = console(0, unfinished=(0,)).split("Timer train start")[0].rpartition("\n")[0] + "\n"
+    tables = run.console(collected).console(console(0, 1, 2, clock=100)).tables()
+    assert steps(tables)[1, 2] is True
+    assert "training" not in codes(tables).values()
+
+
 def test_dumps_that_begin_late_may_lack_the_first(tmp_path):
     """Rollout 0 is missing and no console tells of it: label 1 is v0 if it was trained, v1 if the run began at 1."""
     run = Run(tmp_path / "run")
@@ -581,6 +605,17 @@ def test_a_call_that_lived_through_a_sync_is_an_interval(tmp_path):
     tables = run.rollout(2, other, long).train(2, other, long).tables()
     assert spans(tables)["5"] == [(0, 1, 5, 5)]
     assert "paused-in-place" in codes(tables)
+
+
+def test_in_place_a_label_is_that_of_the_last_token_even_if_no_older_call_ended_since(tmp_path):
+    """Once one call has lived through a sync, another that began when only label 1 had ended may have, too."""
+    run = story(tmp_path / "run")
+    long, later = sample(5, ("2", 5, "stop")), sample(4, ("2", 3, "stop"))
+    for one, begin, end in ((long, 1.5, 20.0), (later, 10.0, 11.0)):
+        for event in one["trace"]["events"]:
+            event["ts"] = T0 + (begin if event["type"] == "span_start" else end)
+    tables = run.rollout(2, later, long).train(2, later, long).tables()
+    assert spans(tables)["4"] == [(0, 1, 3, 3)]
 
 
 def test_lost_and_filtered_groups_on_the_console(tmp_path):

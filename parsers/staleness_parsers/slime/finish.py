@@ -225,6 +225,7 @@ def _owners_by_dumps(model: Model, edges: Edges, owner: dict[int, Process]) -> N
         left = [batch for batch in part.batches if numbers[id(batch)] not in owner]
         if left and not owners:
             owners = [Process("dumps", part.start_lo, part.start_hi, {batch["rollout"] for batch in left})]
+            owners[0].unseen = part.unseen
             first = min(owners[0].collected)
             after = next((at for at, q in enumerate(model.processes) if (q.start_lo or 0) > first), None)
             model.processes.insert(len(model.processes) if after is None else after, owners[0])

@@ -279,8 +279,10 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
     for attempt, process in enumerate(model.processes):
         values = _metrics_by_rollout(model, attempt)
         sizes = _batch_sizes(process, values)
+        # What a later launch went back behind counts nowhere, whoever was in it.
+        starts = [later.start_hi for later in model.processes[attempt + 1 :] if later.start_hi is not None]
         for rollout in rollouts_of(process):
-            if (attempt, rollout) in known:
+            if (attempt, rollout) in known or rollout >= min(starts, default=rollout + 1):
                 continue
             done, _, source, line = completed(model, attempt, rollout)
             if done is False:

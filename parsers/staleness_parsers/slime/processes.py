@@ -17,8 +17,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from itertools import pairwise
+from datetime import UTC, datetime
+from itertools import accumulate, pairwise
 from typing import Any, Final
 
 from staleness_parsers.slime.console import metrics_of
@@ -35,6 +35,7 @@ _BEFORE_FIRST: Final = {
     "partial",
 }
 _EARLIEST: Final = datetime(1, 1, 1)
+_EARLIEST_UTC: Final = _EARLIEST.replace(tzinfo=UTC)
 
 
 @dataclass
@@ -98,6 +99,8 @@ class Process:
     every_sync: bool = False
     launch_seen: bool = True
     skipped: int = 0
+    unseen: int | None = None
+    """Dumps alone: the last rollout before which another launch may have begun that its labels don't show."""
     cut_short: bool = False
     """Dumps show that the process went on after its console or event file ends: what those don't say proves nothing."""
 
@@ -425,7 +428,29 @@ def dump_processes(
                 ends[call["label"]] = min(ends.get(call["label"], call["first_end"]), call["first_end"])
     for before, process in zip([None, *found], found, strict=False):
         process.start_lo, process.start_hi = start_of(process, before)
+        process.unseen = _unseen_start(process, edges)
     return found
+
+
+def _unseen_start(process: Process, edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> int | None:
+    """Return the last rollout that a launch may have begun with whose labels look like those of the one before it.
+
+    A launch begins at label 1, as the one before did, and its second batch is collected before its first sync. So no
+    label may have come further by then, and no call of a later batch may have ended before an earlier one was queued.
+    """
+    if any(batch["has_default"] for batch in process.batches):
+        return None
+    ordered = sorted(process.batches, key=lambda batch: batch["rollout"])
+    queued = list(accumulate((batch["last_enqueued"] or _EARLIEST_UTC for batch in ordered), max))
+    limit, began = ordered[-1]["rollout"], None
+    for batch, before in zip(reversed(ordered[1:]), reversed(queued[:-1]), strict=True):
+        newest = batch["label_max"] or 1
+        limit = min(limit, batch["rollout"] - newest if newest > 1 else limit)
+        ends = [call["first_end"] for call in edges.get((batch["root"], batch["rollout"]), ()) if call["first_end"]]
+        began = min([*ends, *([began] if began else [])], default=None)
+        if batch["rollout"] <= limit and (began is None or began >= before):
+            return int(batch["rollout"])
+    return None
 
 
 def _begins_again(
@@ -480,12 +505,13 @@ def label_versions(process: Process) -> Versions:
     first = _first_label(process, labels, delta)
     modes = (False, True) if delta is None else (delta,)
     intervals = possible_intervals(process, first, modes)
+    begins = {process.start_lo, process.start_hi} | ({process.unseen} if process.unseen is not None else set())
     meaning: dict[int, tuple[int, int]] = {}
     for label in labels:
         versions = [
             policy(process, count)
             for mode in modes
-            for begin in {process.start_lo, process.start_hi}
+            for begin in begins
             for interval in intervals
             for count in [_trained_at(label - first + 1 if label else 0, begin, interval, delta=mode)]
         ]

@@ -308,7 +308,8 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
     """Open the lower end of calls that lived through a sync: only their last label is recorded (guide 3, item 5).
 
     With the pause that aborts, a call that began before the end of another of an older label would have been aborted
-    with that label. If one was not, the run paused in place, and a call can hold tokens of every label since it began.
+    with that label. If one was not, the run paused in place, and a call can hold tokens of every label since it began:
+    from the newest that had ended a call by then, which is its own where no sync can have come in between.
     """
     if not staged.has("slime_calls"):
         return segments
@@ -332,12 +333,10 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
     )
     segments = segments.join(ends, on=["attempt", "label_hi"], how="left")
     alive = pl.col("exact") & (pl.col("older_end") > pl.col("started"))
-    in_place = (
-        segments.filter(alive & (pl.col("older_end") - pl.col("started") > OVERLAP))["attempt"].unique().to_list()
-    )
-    if not in_place:
+    in_place = segments.filter(alive & (pl.col("older_end") - pl.col("started") > OVERLAP))
+    if in_place.is_empty():
         return segments
-    first = segments.filter(alive & pl.col("attempt").is_in(in_place)).row(0, named=True)
+    first = in_place.row(0, named=True)
     sink.diagnose(
         "warning",
         "paused-in-place",
@@ -355,13 +354,13 @@ def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, s
         strategy="backward",
         check_sortedness=False,
     )
-    open_end = alive & pl.col("attempt").is_in(in_place)
+    # Nothing is older than the first label, 1 or "default".
+    open_end = (
+        pl.col("exact") & (pl.col("label_lo") > 1) & (pl.col("in_force").fill_null(0) < pl.col("label_lo"))
+    ).fill_null(False)
     return began.with_columns(
-        pl.when(open_end)
-        .then(pl.min_horizontal("in_force", "label_lo"))
-        .otherwise(pl.col("label_lo"))
-        .alias("label_lo"),
-        (pl.col("exact") & ~open_end.fill_null(False)).alias("exact"),
+        pl.when(open_end).then(pl.col("in_force")).otherwise(pl.col("label_lo")).alias("label_lo"),
+        (pl.col("exact") & ~open_end).alias("exact"),
     )
 
 
