@@ -358,9 +358,38 @@ def test_a_second_event_file_repeats_steps():
 def test_a_logging_interval_leaves_holes_that_are_steps_all_the_same():
     event_file(Path("run/events.out.tfevents.1.n.1.0"), [row for row in scalars(range(1, 7)) if row[1] % 2 == 0])
     data = judge(Path("run"))
-    assert data["run"]["steps"] == {"lo": 6, "hi": 6}
+    # Steps 2, 4 and 6 were logged; a step 7 would not have been.
+    assert data["run"]["steps"] == {"lo": 6, "hi": 7}
     assert data["trajectories"]["trained"] == {"lo": 9, "hi": None}
+    assert data["verdict"] == "inconclusive"
     assert "steps-not-logged" in codes(data)
+
+
+def test_a_single_record_may_be_the_only_one_that_was_due():
+    """Every third step is logged, or the run resumed after step 2: how many steps there were nobody knows."""
+    event_file(Path("run/events.out.tfevents.1.n.1.0"), [row for row in scalars(range(1, 5)) if row[1] == 3])
+    data = judge(Path("run"))
+    assert data["run"]["steps"] == {"lo": 1, "hi": None}
+    assert data["staleness"]["max"]["hi"] is None
+    assert "steps-missing" in codes(data)
+
+
+def test_a_call_that_filtering_left_empty_lets_the_next_one_begin_later():
+    """Queue size 1: the broadcast of step 1 waits from 1.1 to 2.0 for batch 2's call, which began at take 0.0.
+
+    Unless that call was an earlier one, of which filtering kept nothing: then batch 2's began on version 1, at 1.5.
+    """
+    write(["python3 -m openrlhf.cli.train_ppo_ray --train.async_enable"], name="launch.sh")
+    lines = story(2, **{"timing/broadcast": 0.9, "timing/step_total": 2.0, "dynamic_filtering_pass_rate": 200.0})
+    assert ages(judge(write(lines))) == [(0, 0), (1, 1)]
+    lines.insert(4, BAR)
+    assert ages(judge(write(lines))) == [(0, 0), (0, 1)]
+
+
+def test_a_launch_that_ended_before_its_first_step_has_calls_and_no_batch():
+    data = judge(write([*story(3), QUEUE.replace("23:59:50", "23:59:59"), BAR]))
+    assert data["run"]["attempts"] == 2
+    assert data["run"]["steps"] == {"lo": 0, "hi": 3}  # it may have begun anew
 
 
 def test_a_batch_taken_but_not_logged_is_pending():

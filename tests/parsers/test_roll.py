@@ -162,6 +162,21 @@ def test_scored_in_the_very_pause_is_dropped_or_cancelled(run: Run) -> None:
     assert audited.fates("cancelled") == {"stale": (0, 1)}
 
 
+def test_without_the_ratio_it_may_be_the_very_pause(run: Run) -> None:
+    """Prompt 1, scored in the pause before step 1, was dropped later, or cancelled there: by R, which nobody tells."""
+    prompts = [*prompt(0, 0, 5, [(3, 4)]), *prompt(1, 0, 20.5, [(3, 19)]), *prompt(2, 1, 15, [(13, 14)])]
+    prompts += prompt(3, 2, 25, [(23, 24)])
+    run[TRACES] = traces(4, [*prompts, *prompt(4, 3, 35, [(33, 34)])])
+    audited = run()
+    assert audited.fates("dropped")["stale"][0] == audited.fates("cancelled")["stale"][0] == 0
+
+
+def test_without_a_configuration_prompts_may_be_filtered(run: Run) -> None:
+    """Prompt 1 is never taken; filtered, or left over at the end."""
+    run[TRACES] = traces(1, [*prompt(0, 0, 5, [(3, 4)]), *prompt(1, 0, 5.5, [(3, 4.5)])])
+    assert run().fates("dropped")["filtered"] == (0, 1)
+
+
 def test_filtered_prompts_are_named_by_the_console(run: Run) -> None:
     """Prompt 0 is filtered and replaced by prompt 2; without the console anybody may have been taken."""
     prompts = [
@@ -269,6 +284,18 @@ def test_a_fraction_of_the_oldest_group(run: Run) -> None:
     assert audited.histogram() == {0: (2, 2), 1: (3, 3), 2: (1, 1)}
 
 
+def test_without_the_ratio_it_may_have_a_fraction(run: Run) -> None:
+    """As above, with a second prompt of step 1: step 2 took 4 and one begun at step 1, or 4 and nobody knows."""
+    first = [*prompt(0, 0, 5, [(3, 4)]), *prompt(1, 0, 5.1, [(3, 4)])]
+    left = [part for number in (2, 3, 4, 5) for part in prompt(number, 0, 5.1 + number / 10, [(3, 4)])]
+    later = [*prompt(6, 1, 15, [(13, 14)]), *prompt(7, 2, 25, [(23, 24)])]
+    run[TRACES] = traces(3, [*first, *left, *later], batch=2)
+    audited = run()
+    assert audited.trained == (6, 6)
+    # R = 2 takes 4 and 5 at step 2, R = 1.5 takes 4 and 6.
+    assert audited.histogram()[2][0] <= 1 <= audited.histogram()[1][1] - 2
+
+
 def test_a_critic_warm_up_trains_no_actor(run: Run) -> None:
     run["console.log"] = config(more="critic_warmup: 1\n")
     run[TRACES] = traces(3, story())
@@ -313,6 +340,37 @@ class TestWithoutTraces:
         assert audited.histogram() == {0: (2, 4), 1: (0, 2)}
         assert audited.fates("dropped") == {"unknown": (0, None)}
         assert [row["reported"] for row in audited["reported"]] == [0, 1]
+
+    def test_what_an_earlier_launch_finished_says_nothing_of_the_last(self, run: Run) -> None:
+        """Step 1 is finished, then begun again from the checkpoint of step 0, and the log ends."""
+        lines = [f"pipeline step {number} {word}" for number in (0, 1) for word in ("start...", "finished")]
+        tag = 'metrics_tag: {"step": 1, "metrics": {"system/batch_size": 1}}'
+        again = ["pipeline step 1 start..."]
+        run["console.log"] = config() + "".join(log(text, at) for at, text in enumerate([*lines, tag, *again]))
+        for number in (0, 1):
+            run[f"rollout_dump/rollout_dump_data.step_{number}.jsonl"] = dump(number, 0, ["q"])
+        audited = run()
+        assert audited["run"]["attempts"] == 2
+        assert audited.steps == audited.trained == (1, 2)
+
+    def test_one_domains_pickle_is_not_the_batch(self, run: Run) -> None:
+        """Both domains write step_000000.pkl; the metrics tell that the batch had three samples."""
+        metrics = {"math/scheduler/off_policy_ratio": 0.0, "code/scheduler/off_policy_ratio": 0.0}
+        told = json.dumps({"step": 0, "metrics": {**metrics, "system/batch_size": 3}})
+        run["console.log"] = config() + log(f"metrics_tag: {told}") + log("pipeline step 0 finished")
+        run["mock/train/step_000000.pkl"] = batch_pickle([[0, 1, 1]], {"domain": ["code"], "rollout_id": ["a"]})
+        audited = run()
+        assert audited.trained == (3, 3)
+        assert audited["tokens"]["trained"]["lo"] <= 4 and audited["tokens"]["trained"]["hi"] is None
+
+    def test_boards_of_a_step_that_was_run_again_are_not_added_up(self, run: Run) -> None:
+        lines = ["pipeline step 0 start...", "pipeline step 0 finished"] * 2
+        run["console.log"] = config() + "".join(log(text, at) for at, text in enumerate(lines))
+        for at, mask in enumerate(([1, 1], [1, 1, 1])):
+            board = json.dumps({"step": 0, "new_response_mask": mask})
+            run[f"board/data_20261129_15352{at}_001.jsonl"] = board + "\n"
+        tokens = run()["tokens"]["trained"]
+        assert tokens["lo"] <= 3 and tokens["hi"] is None
 
     def test_the_console_alone(self, run: Run) -> None:
         groups = (

@@ -210,11 +210,38 @@ class TestPitfalls:
         records = [record(1, 0.0, 40), record(2, 1.0, 44, **{"rollout/samples_per_rollout": 1.5}), record(3, 0.0, 48)]
         data = audit(hand_run(tmp_path, records), tables=tmp_path / "t").data
         trained = data["trajectories"]["trained"]
-        assert trained == {"lo": 3, "hi": 12}
+        # All rows may be those of one conversation.
+        assert trained == {"lo": 1, "hi": 12}
         assert data["tokens"]["trained"] == exact(132)
         # Some trajectory of step 3 is two versions old, however many there are.
         told = audit(hand_run(tmp_path / "b", records, hand_console()), tables=tmp_path / "u").data
         assert told["violations"]["trajectories"] == {"lo": 1, "hi": 4}
+
+    def test_before_1_11_only_groups_of_the_right_size_show_that_none_was_split(self, tmp_path: Path) -> None:
+        old = {"weight_sync_time_s": 0.1}
+        records = [{"step": step, "loss": 0.1 * step, **old} for step in (1, 2, 3)]
+        data = audit(hand_run(tmp_path, records), tables=tmp_path / "t").data
+        assert data["trajectories"]["trained"] == {"lo": 1, "hi": None}
+        # Lines of scoring name groups of four: every row is a trajectory (how many processes trained, nobody knows).
+        data = audit(hand_run(tmp_path / "b", records, hand_console()), tables=tmp_path / "u").data
+        assert data["trajectories"]["trained"] == {"lo": 12, "hi": None}
+
+    def test_log_files_whose_losses_differ_are_of_several_launches(self, tmp_path: Path) -> None:
+        """The first launch is started anew after two steps, in a file of its own: only the second one counts."""
+        losses = (("console.log", (0.5, 0.4)), ("console_2.log", (0.7, 0.6, 0.3)))
+        run = hand_run(tmp_path)
+        (run / "output" / "checkpoint-3" / "trainer_state.json").unlink()
+        for hour, (name, values) in enumerate(losses):
+            lines = ["  0%|   | 0/3 [00:00<?, ?it/s]", STAMP.format(1).replace("15:00", f"1{5 + hour}:00") + SYNC[0]]
+            for step, loss in enumerate(values, 1):
+                shown = {"loss": str(loss), "batch/samples_per_step": "4", "rollout/samples_per_rollout": "1"}
+                bar = f" {33 * step}%|#  | {step}/3 [00:01<00:01,  1.0s/it]"
+                lines += [bar, str(shown), bar]
+            (run / name).write_text("\n".join(lines) + "\n")
+        data = audit(run, tables=tmp_path / "t").data
+        assert data["run"]["attempts"] == 2
+        assert data["run"]["steps"] == exact(3)
+        assert data["trajectories"]["trained"] == exact(12)
 
     def test_a_console_in_another_time_zone_is_put_beside_utc(self, tmp_path: Path) -> None:
         rows = []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign
 from staleness_audit.readers.numbers import moment
 from staleness_parsers.openrlhf.card import NO_BOUND, QUEUE, UNIT
-from staleness_parsers.openrlhf.filling import PASS_RATE, Filling
+from staleness_parsers.openrlhf.filling import Filling, filters
 from staleness_parsers.openrlhf.launches import Launch
 from staleness_parsers.openrlhf.replay import Mode, Versions
 from staleness_parsers.openrlhf.settings import Settings
@@ -33,10 +33,7 @@ class Told:
     @property
     def filters(self) -> bool:
         """Whether some group may have been discarded by dynamic filtering."""
-        launch = self.launch
-        rated = any(PASS_RATE in batch.metrics for batch in launch.batches)
-        silent = not launch.timed and not launch.console  # older releases have no pass rate
-        return rated or silent or bool(launch.filtered) or launch.old_filter
+        return filters(self.launch)
 
     @property
     def shows_filtered(self) -> bool:

@@ -65,10 +65,22 @@ def fill(launch: Launch, settings: Settings, *, oversampling: bool) -> Filling:
     return Filling(_coarse(batches, called, launch.began), [False] * len(batches), groups_of, depth)
 
 
+def filters(launch: Launch) -> bool:
+    """Whether some group may have been discarded by dynamic filtering."""
+    rated = any(PASS_RATE in batch.metrics for batch in launch.batches)
+    silent = not launch.timed and not launch.console  # older releases have no pass rate
+    return rated or silent or bool(launch.filtered) or launch.old_filter
+
+
 def _called(batches: Sequence[Batch]) -> list[bool | None]:
     """Per batch, whether a generation call was made for it (None = can't be told)."""
     longest = max((batch.generation or 0.0 for batch in batches), default=0.0)
-    return [_made(batch, longest) for batch in batches]
+    full = max((batch.samples or 0 for batch in batches), default=0)
+    made = [_made(batch, longest) for batch in batches]
+    # The data ended: a call for the few prompts that were left may be as fast as the buffer.
+    return [
+        None if one is False and (batch.samples or 0) < full else one for one, batch in zip(made, batches, strict=True)
+    ]
 
 
 def _made(batch: Batch, longest: float) -> bool | None:
@@ -121,7 +133,7 @@ def _simulate(launch: Launch, called: Sequence[bool | None], group: int, setting
     """Follow the buffer sample by sample; None if the number of prompts per call is not known or does not fit."""
     batches, stated = launch.batches, settings.number("rollout.vllm_generate_batch_size")
     calls = launch.calls if len(launch.calls) >= sum(map(bool, called)) else []
-    if not launch.began or not (calls or stated) or any(not batch.samples for batch in batches):
+    if not batches or not launch.began or not (calls or stated) or any(not batch.samples for batch in batches):
         return None
     full = max(batch.samples or 0 for batch in batches)
     level = made = last = 0

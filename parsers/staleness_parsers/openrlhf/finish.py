@@ -13,7 +13,7 @@ import polars as pl
 from staleness_audit.parser import RunFacts, Sink, Staged
 from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.openrlhf.facts import Told, facts
-from staleness_parsers.openrlhf.filling import PASS_RATE, Filling, Share, fill
+from staleness_parsers.openrlhf.filling import PASS_RATE, Filling, Share, fill, filters
 from staleness_parsers.openrlhf.launches import Batch, Launch, find_launches
 from staleness_parsers.openrlhf.replay import Mode, Versions, replay
 from staleness_parsers.openrlhf.settings import Settings, combine
@@ -27,7 +27,7 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     scalars = near(_rows(staged, "openrlhf_scalars", ["source", "record"]), "step", None, sink)
     found = [orjson.loads(row["text"]) for row in lines if row["kind"] == "flags"]
     settings = combine([*found, *(orjson.loads(row["text"]) for row in _rows(staged, "openrlhf_settings", ["source"]))])
-    launches = find_launches(lines, scalars)
+    launches = find_launches(lines, scalars, settings.number("logger.logging_steps"))
     _diagnose(launches, settings, _rows(staged, "openrlhf_unread", ["source"]), sink)
     told = [_tell(launch, settings) for launch in launches]
     writer = _Writer(sink)
@@ -74,7 +74,9 @@ def _tell(launch: Launch, settings: Settings) -> Told:
     reach = None if queue is None else (2 * queue + 1 if collects else queue)
     first = launch.batches[0].step - 1 if launch.began and launch.batches else 0
     floors = [max(first, 0 if reach is None else batch.step - 1 - reach) for batch in launch.batches]
-    versions = replay(launch.items, reach, mode, floors, began=launch.began, permits=launch.timed)
+    # At the end of the data filtering may leave a call with nothing; the next one begins at any time with its permit.
+    steady = launch.timed and (not filters(launch) or len(launch.calls) == len(launch.batches))
+    versions = replay(launch.items, reach, mode, floors, began=launch.began, steady=steady)
     return Told(launch, mode, queue, reach, filling, versions, first)
 
 
@@ -117,6 +119,8 @@ def _write_launch(attempt: int, told: Told, settings: Settings, writer: _Writer)
         previous = batch
     if launch.takes and launch.batches:
         _write_open(attempt, launch, writer)
+    for age in range(1, launch.tail + 1 if launch.batches else 0):
+        _write_unlogged(launch.batches[-1].step + age, told, places[-1], settings, writer)
     for row in launch.filtered:
         _write_filtered(attempt, row, told, writer)
     if not launch.filtered and told.filling.group is not None:
@@ -264,6 +268,21 @@ def _write_open(attempt: int, launch: Launch, writer: _Writer) -> None:
     writer.add("trajectories", trajectory_id=name, attempt=attempt, role="train", anonymous=True, **count, **where)
     writer.add("uses", trajectory_id=name, attempt=attempt, step=step, **where)
     writer.add("spans", trajectory_id=name, span_index=0, tokens_lo=0, version_hi=version, **where)
+
+
+def _write_unlogged(step: int, told: Told, where: Row, settings: Settings, writer: _Writer) -> None:
+    """A step that may have followed the last one logged, as only every so many are."""
+    name, trained = f"batch:{where['attempt']}:{step}", step - 1
+    where = {**where, "evidence": "inferred"}
+    about = {key: value for key, value in where.items() if key != "attempt"}
+    writer.add("steps", step=step, v_train_lo=trained, v_train_hi=trained, completed=None, **where)
+    most = _most_samples(settings)
+    count = {"anonymous": True, "multiplicity_lo": 0, "multiplicity_hi": most}
+    writer.add("trajectories", trajectory_id=name, role="train", **count, **where)
+    writer.add("uses", trajectory_id=name, step=step, **where)
+    oldest = _versions(Share(None, ()), told, trained).oldest_lo
+    versions = {"version_lo": oldest, "version_hi": trained}
+    writer.add("spans", trajectory_id=name, span_index=0, tokens_lo=0, **versions, **about)
 
 
 def _write_filtered(attempt: int, row: Row, told: Told, writer: _Writer) -> None:

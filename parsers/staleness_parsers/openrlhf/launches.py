@@ -6,6 +6,7 @@ import itertools
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -80,8 +81,8 @@ class Launch:
     ``calls``: prompts of each generation call. ``filtered``: rows of discarded groups. ``takes``: batches that were
     taken since the last step logged. ``waiting``: the last line that says the queue is full, if no step followed.
     ``stamp``, ``queue_stamp``: local times of its first line and of the one that states the queue size.
-    ``interval``: every how many steps its metrics were logged.
-    ``headed``: the logs show how it began.
+    ``interval``: every how many steps its metrics were logged. ``tail``: so many steps more may have followed without a
+    record, as only every ``interval``-th one is in the event file. ``headed``: the logs show how it began.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -97,6 +98,7 @@ class Launch:
     queue_stamp: str | None = None
     console: bool = False
     interval: int = 1
+    tail: int = 0
     headed: bool = False
     last_step: int | None = None
 
@@ -140,15 +142,20 @@ class Launch:
             self.takes = self.takes[done:]
 
 
-def find_launches(lines: Sequence[Mapping[str, Any]], scalars: Sequence[Mapping[str, Any]]) -> list[Launch]:
-    """Return the launches in order: those of consoles, joined with those of event files, by the steps they share."""
+def find_launches(
+    lines: Sequence[Mapping[str, Any]], scalars: Sequence[Mapping[str, Any]], every: int | None = None
+) -> list[Launch]:
+    """Return the launches in order: those of consoles, joined with those of event files, by the steps they share.
+
+    ``every``: ``--logger.logging_steps``, where a configuration states it.
+    """
     found: list[Launch] = []
     for rows in _by_source(lines):
         for launch in _of_console(rows):
             _join(found, launch)
     found = _by_stamp(found)
     for launch in sorted(
-        (one for rows in _by_source(scalars) for one in _of_events(rows)), key=lambda one: one.wall or 0
+        (one for rows in _by_source(scalars) for one in _of_events(rows, every)), key=lambda one: one.wall or 0
     ):
         _join(found, launch)
     launches = [launch for launch in found if launch.items or launch.queue_size is not None or launch.takes]
@@ -234,7 +241,7 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
     yield launch
 
 
-def _of_events(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
+def _of_events(rows: Sequence[Mapping[str, Any]], every: int | None) -> Iterator[Launch]:
     """One launch per event file; an evaluation stands where its scalars stand among those of the steps."""
     items: list[tuple[str, int, dict[str, Any]]] = []
     for row in rows:
@@ -244,8 +251,11 @@ def _of_events(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
         items[-1][2]["values"][row["tag"]] = row["value"]
         items[-1][2]["wall"] = row["wall"]
     steps = [step for kind, step, _ in items if kind == "step"]
-    interval = _interval(steps)
-    launch = Launch(began=interval == 1, interval=interval)
+    interval = every or _interval(steps)
+    # A single record tells no distance: it may be the second step of a resumed launch, or the only one that was due.
+    alone = len(steps) == 1 and steps != [1] and not every
+    new = partial(Launch, began=interval == 1 and not alone, interval=interval, tail=interval - 1)
+    launch = new()
     if steps and 1 < steps[0] == interval:
         # Only every so many steps are logged, and this is the first of them: it began at 0.
         launch.items += [Batch(step, hole=True) for step in range(1, steps[0])]
@@ -256,7 +266,7 @@ def _of_events(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             continue
         if launch.last_step is not None and step <= launch.last_step:
             yield launch
-            launch = Launch(began=interval == 1, interval=interval)
+            launch = new()
         where = {"source": rows[0]["source"], "locator": f"record {about['record']}", "wall": about["wall"]}
         launch.add(Batch(step, about["values"], **where))
     yield launch
@@ -303,6 +313,7 @@ def _merge(launch: Launch, other: Launch) -> None:
         after = []
     if any(isinstance(item, Batch) for item in after):
         launch.takes = []
+        launch.tail = other.tail
     if any(isinstance(item, Batch) for item in before):
         launch.began = other.began
     elif other.batches[0].step == first:

@@ -77,13 +77,14 @@ def timeline(items: Sequence[Item]) -> Timeline:
 
 
 def replay(
-    items: Sequence[Item], queue: int | None, mode: Mode, floors: Sequence[int], *, began: bool, permits: bool = True
+    items: Sequence[Item], queue: int | None, mode: Mode, floors: Sequence[int], *, began: bool, steady: bool = True
 ) -> list[Versions]:
     """Return, per batch, the versions of the call that its step's ``timing/generation`` tells of.
 
     ``queue``: Q, None if unknown. ``floors``: per batch, the version that no token of its call is older than, whatever
-    the clocks say (rule 8). ``began``: the launch's first item is ``items[0]``. ``permits``: the release has them
-    (0.9.1 and later), so that with Q = 1 in default mode a call is made between a take and the next broadcast.
+    the clocks say (rule 8). ``began``: the launch's first item is ``items[0]``. ``steady``: the release has permits
+    (0.9.1 and later) and every call made a batch, so that with Q = 1 in default mode a call is made between a take and
+    the next broadcast.
     """
     line = timeline(items)
     first = next((item.step - 1 for item in items if isinstance(item, Batch)), 0)
@@ -111,7 +112,7 @@ def replay(
         if began and number == 0:
             oldest = latest = newest = first
         elif (
-            permits
+            steady
             and mode == "default"
             and queue == 1
             and floor == trained - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import RunFacts, Sink, Staged
 from staleness_parsers.roll.agents import Agents
@@ -32,7 +34,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
 
 def _write_steps(known: Known, rows: Rows, sink: Sink) -> dict[tuple[int, int], bool | None]:
     """Write ``steps`` and ``syncs``; returns per (attempt, step) whether it completed."""
-    finished = {(row["step"]) for row in known.lines if row["kind"] == "finished"}
+    finished = _finished(known)
     warmup = known.settings.whole_number("critic_warmup") or 0
     done: dict[tuple[int, int], bool | None] = {}
     for step in known.time.steps:
@@ -81,6 +83,19 @@ def _write_steps(known: Known, rows: Rows, sink: Sink) -> dict[tuple[int, int], 
     return done
 
 
+def _finished(known: Known) -> set[int]:
+    """Steps that consoles or metrics say the last launch that began them finished."""
+    found: set[int] = set()
+    for row in sorted(known.lines, key=lambda row: (row["source"], row["line"])):
+        if row["kind"] == "finished":
+            found.add(row["step"])
+        elif row["kind"] == "start":
+            found.discard(row["step"])
+    # Metrics do not say which of several launches wrote them.
+    launches = Counter(step.step for step in known.time.steps)
+    return found | {step for step in known.metrics if launches[step] < 2}
+
+
 def _completed(step: Step, known: Known, finished: set[int]) -> bool | None:
     if known.time.traced and step.parts:
         train = step.parts.get("train")
@@ -88,12 +103,13 @@ def _completed(step: Step, known: Known, finished: set[int]) -> bool | None:
             return not train["failed"]
         # A step's children are exported as they end: one without `train` was never trained, unless a later record
         # tells that the export was lost.
-        told = known.time.last(step.step) is step and (step.step in known.metrics or step.step in finished)
+        if known.time.last(step.step) is step and step.step in finished:
+            return True
         later = any(other.attempt == step.attempt and other.step > step.step for other in known.time.steps)
-        return True if told else (None if known.damaged or later else False)
+        return None if known.damaged or later or step.step in known.metrics else False
     if step.closed:
         return True
-    if known.time.last(step.step) in (step, None) and (step.step in known.metrics or step.step in finished):
+    if known.time.last(step.step) in (step, None) and step.step in finished:
         return True
     later = any(other.attempt == step.attempt and other.step > step.step for other in known.time.steps)
     return True if later and not known.time.traced else None

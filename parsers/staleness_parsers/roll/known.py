@@ -40,6 +40,14 @@ class Known:
     damaged: bool = False  # a line of spans was lost, so that a missing span proves nothing
 
     @property
+    def domains(self) -> set[str]:
+        """RLVR's domains, as far as configuration, metrics and batches name them: each has a scheduler of its own."""
+        named = {key.split(".")[1] for key in self.settings.values if key.startswith("rewards.")}
+        for found in self.metrics.values():
+            named |= {name.split("/")[0] for name in found if name.endswith("/scheduler/off_policy_ratio")}
+        return named | {row["domain"] for rows in self.rows.values() for row in rows if row["domain"]}
+
+    @property
     def prompts_traced(self) -> bool:
         """Whether RLVR's scheduler spans are there."""
         return any(row["name"] in ("get_batch", "process_new_prompt") for row in self.spans)

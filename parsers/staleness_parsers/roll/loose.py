@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -24,12 +24,15 @@ class Batches:
         """Write the batches' rows, and what the console says of steps without any."""
         known = self.known
         self._deleted()
-        for step, batch in sorted(known.rows.items()):
-            self._batch(step, batch)
-        by_step = {(row["step"]): row for row in self._taken()}
         boards: dict[int, list[Row]] = defaultdict(list)
+        launches = Counter(home.step for home in known.time.steps)
         for board in known.boards:
-            boards[board["step"]].append(board)
+            # A step that was run again has the files of each time.
+            if launches[board["step"]] < 2:
+                boards[board["step"]].append(board)
+        for step, batch in sorted(known.rows.items()):
+            self._batch(step, batch, boards.get(step, []))
+        by_step = {(row["step"]): row for row in self._taken()}
         for home in known.time.steps:
             step = home.step
             if step in known.rows and known.time.last(step) in (home, None):
@@ -82,7 +85,7 @@ class Batches:
             fate = {"kind": "dropped", "reason": "surplus", "step": row["step"], "multiplicity": count[0]}
             self.rows.add("events", row, **about, **fate, evidence="recorded")
 
-    def _batch(self, step: int, batch: Sequence[Row]) -> None:
+    def _batch(self, step: int, batch: Sequence[Row], boards: Sequence[Row]) -> None:
         known = self.known
         home = known.time.last(step)
         attempt = home.attempt if home else max(known.time.attempts)
@@ -114,6 +117,18 @@ class Batches:
             self.rows.span(row, key, 0, (1 if tokens is None else tokens, tokens), versions)
             cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
             self.rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step, evidence="recorded", **cells)
+        every = sum(board["samples"] for board in boards)
+        if batch[-1]["kind"] == "pickle" and (len(known.domains) > 1 or every > len(batch)):
+            # Every domain writes its pickle over the others', whose rows are nowhere.
+            stated = known.metrics.get(step, {}).get("system/batch_size")
+            if home is not None:
+                self._window(home)
+            if stated is not None or boards:
+                count = every if stated is None else int(stated["value"])
+                constrain(self.rows, stated or boards[0], attempt, step, "trajectories", count)
+            else:
+                constrain(self.rows, batch[0], attempt, step, "trajectories", len(batch), op="ge")
+            return
         if self.completed.get((attempt, step)) is not None:
             constrain(self.rows, batch[0], attempt, step, "trajectories", len(batch))
 

@@ -30,6 +30,7 @@ class Prompts:
         rlvr.mark_committed(prompts, known.time, size, windows, filtered)
         # Without a word on filters in the logs, unfilled or too full batches would show; dropping is still possible.
         guess = (bool(known.settings.filters) and not named) or known.damaged
+        silent = known.settings.filters is None and not named
         sampled = [step for step in known.time.steps if self.completed.get((step.attempt, step.step)) is not False]
         outcome = rlvr.replay(
             prompts, batches, known.time, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
@@ -56,7 +57,7 @@ class Prompts:
             mine = uses.get(prompt.key, [])
             own = outcome.windows.get((prompt.domain, prompt.attempt), every or [0])
             torn = known.damaged or (prompt.domain, prompt.attempt) in outcome.torn
-            options = rlvr.fates(prompt, known.time, own, size, filters=guess, torn=torn)
+            options = rlvr.fates(prompt, known.time, own, size, filters=guess or silent, torn=torn)
             if torn:
                 options = [*options, ("pending", None, None)]
             if prompt.number is not None and (prompt.attempt, prompt.number) in filtered:
@@ -85,6 +86,7 @@ class Prompts:
         found: set[tuple[int, int]] = set()
         sources = {row["source"] for row in known.lines if row["kind"] in ("taking", "waiting")}
         launches = 0
+        maybe = known.settings.filters is not False
         for source in sorted(sources):
             own = [row for row in known.lines if row["source"] == source]
             attempt, previous = -1, None
@@ -93,7 +95,7 @@ class Prompts:
                 if row["kind"] == "start":
                     attempt += previous is None or row["step"] <= previous
                     previous = row["step"]
-                elif row["kind"] == "filtered" and ends and row["line"] < ends[-1] and known.settings.filters:
+                elif row["kind"] == "filtered" and maybe and ends and row["line"] < ends[-1]:
                     found.add((max(attempt, 0), row["value"]))
             launches = max(launches, attempt + 1)
         named = len(domains) == 1 and launches == len(known.time.attempts)

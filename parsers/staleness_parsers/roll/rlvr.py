@@ -307,7 +307,25 @@ def _runs(
     last = min(max(call.step for call in calls), 256)
     tried = [(window, *_walk(members, calls, window, None)) for window in range(last + 1)]
     good = [run for run in tried if run[2] == len(calls) and _agrees(run[1], calls, oldest)]
+    good = [(window, taken, _same_with_any_cap(members, calls, window, taken)) for window, taken, _ in good]
     return good or [max(tried, key=lambda run: (run[2], run[0]))]
+
+
+def _same_with_any_cap(
+    members: Sequence[Prompt], calls: Sequence[Batch], window: int, taken: Sequence[Sequence[Prompt]]
+) -> int:
+    """How many calls took the same prompts whatever fraction R may have (rule 15), if all were filled.
+
+    The more the oldest group may give, the easier a batch is filled; where the least that does and no cap at all take
+    the same, so does all that is in between.
+    """
+    low, high = 0, max(call.size or 0 for call in calls)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _walk(members, calls, window, middle)[1] == len(calls) else (middle + 1, high)
+    least, _ = _walk(members, calls, window, low)
+    same = (sorted(p.key for p in one) == sorted(p.key for p in other) for one, other in zip(taken, least, strict=True))
+    return next((index for index, equal in enumerate(same) if not equal), len(calls))
 
 
 def _agrees(
@@ -384,7 +402,7 @@ def fates(
         if not scored:
             found |= dict.fromkeys(_unscored(prompt, expiry, inside, over=prompt.end > last))
         if scored or torn:
-            found |= dict.fromkeys(_unneeded(expiry, inside, pauses, sure=prompt.committed))
+            found |= dict.fromkeys(_unneeded(expiry, inside, pauses))
             if filters:
                 found["dropped", "filtered", None] = None
     options = list(found)
@@ -401,10 +419,10 @@ def _unscored(prompt: Prompt, expiry: int | None, inside: int | None, *, over: b
     return failed if prompt.place["failed"] else [*failed, ("cancelled", "unknown", inside)]
 
 
-def _unneeded(expiry: int | None, inside: int | None, pauses: Mapping[int, Span], *, sure: bool) -> list[_Fate]:
-    """What became of a finished prompt; ``sure``: it was not cancelled in the pause that collects its start step."""
+def _unneeded(expiry: int | None, inside: int | None, pauses: Mapping[int, Span]) -> list[_Fate]:
+    """What became of a scored prompt; one that ended in the pause that collects its start step may be cancelled."""
     if expiry is None or expiry not in pauses:
         return [("pending", None, None)]
-    if sure or inside != expiry:
+    if inside != expiry:
         return [("dropped", "stale", expiry)]
     return [("dropped", "stale", inside), ("cancelled", "stale", inside)]

@@ -11,6 +11,7 @@ from staleness_parsers.trl.replay import Shape
 from staleness_parsers.trl.settings import Settings
 
 SAMPLES, TOKENS = "batch/samples_per_step", "batch/trained_tokens_per_step"
+PER_ROLLOUT = "rollout/samples_per_rollout"
 _DRIFT = 0.25
 """Sums of means are not quite whole (3.74999998 x 4); further off than this they are not taken for exact."""
 
@@ -129,10 +130,18 @@ def pulls(launch: Launch, per_record: int | None) -> dict[int, int]:
     return found
 
 
-def forked(launches: Sequence[Launch]) -> bool:
-    """Whether conversations were split into several rows, so that rows are not trajectories."""
+def forked(launches: Sequence[Launch], settings: Settings, traced: Iterable[int]) -> bool:
+    """Whether conversations may have been split into several rows, so that rows are not trajectories.
+
+    Since 1.11 the records tell. Before, only groups of the right size show that none was: those of the log's lines of
+    scoring, or of the traces (``traced``: delivered rows of each group).
+    """
     records = [record for launch in launches for record in launch.records.values()]
-    return any(
-        (record.get("rollout/samples_per_rollout") or 1) > 1 or (record.get("rollout/fork_frac") or 0) > 0
-        for record in records
-    )
+    events = [row for launch in launches for one in launch.consoles for row in one.events]
+    sizes = [*traced, *(row["count"] or 0 for row in events if row["kind"] == "score")]
+    if settings.generations is not None and any(size > settings.generations for size in sizes):
+        return True
+    told = [record.get(PER_ROLLOUT) for record in records if PER_ROLLOUT in record.values]
+    if any((value or 1) > 1 for value in told) or any((record.get("rollout/fork_frac") or 0) > 0 for record in records):
+        return True
+    return not told and (settings.generations is None or not sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,9 +44,10 @@ def finish_run(staged: Staged, sink: Sink, checkpoints: set[int]) -> RunFacts:
     found = launches(segments, settings.saves, settings.logging, checkpoints)
     settings = _infer(settings, found)
     _note(settings, found, _rows(staged, "trl_damage", "source", "line"), sink)
-    is_forked = batches.forked(found) or _more_than_group(traces, settings)
-    rows = Rows(sink)
     old = [row for row in traces if row["old"]]
+    of_group = Counter((row["run_id"], row["group_id"]) for row in old if row["group_id"] is not None)
+    is_forked = batches.forked(found, settings, of_group.values())
+    rows = Rows(sink)
     of_launch = by_launch(old, found)
     tellers = []
     for index, launch in enumerate(found):
@@ -146,15 +148,6 @@ def _by_records(launch: Launch) -> int | None:
         every for every in range(1, len(steps)) if {step for step in steps[1:] if step % every == 0} == published
     ]
     return fitting[0] if published and len(fitting) == 1 else None
-
-
-def _more_than_group(traces: Sequence[Row], settings: Settings) -> bool:
-    sizes: dict[tuple[str, int], int] = {}
-    for row in traces:
-        if row["old"] and row["group_id"] is not None:
-            key = (row["run_id"], row["group_id"])
-            sizes[key] = sizes.get(key, 0) + 1
-    return settings.generations is not None and any(size > settings.generations for size in sizes.values())
 
 
 def _note(settings: Settings, found: Sequence[Launch], damaged: Sequence[Row], sink: Sink) -> None:

@@ -71,9 +71,15 @@ class Segment:
         """Its first step."""
         return min(self.records, default=self.reached)
 
+    @property
+    def begins(self) -> bool:
+        """Whether a console shows how its launch began."""
+        return any(row["kind"] == "worker" or (row["kind"] == "bar" and row["number"] == 0) for row in self.events)
+
     def steps(self) -> set[int]:
-        """Return the steps it has records of; where it has none, all it shows."""
-        return set(self.records) or set(range(1, self.reached + 1))
+        """Return the steps it has records of; where it has none, those of its bars, or all up to the last it names."""
+        bars = {row["number"] for row in self.events if row["kind"] == "bar" and row["number"]}
+        return set(self.records) or bars or set(range(1, self.reached + 1))
 
     def add(self, row: Row, step: int, name: str, value: float | None) -> None:
         """Take one number."""
@@ -234,16 +240,14 @@ def launches(
 ) -> list[Launch]:
     """Join the segments of all sources into attempts.
 
-    The source that shows most launches is the backbone; segments of the others go where their steps overlap most, in
-    order. ``checkpoints``: steps of checkpoints on disk; with ``saves`` and ``logging`` they tell where one resumed.
+    The source that shows most launches is the backbone; segments of the others go where they agree most, in order.
+    ``checkpoints``: steps of checkpoints on disk; with ``saves`` and ``logging`` they tell where one resumed.
     """
     with_steps = [segment for segment in segments if segment.reached or segment.records]
     by_origin = {origin: [one for one in with_steps if one.origin == origin] for origin in ORIGINS}
-    by_file = {
-        part: [one for one in by_origin["console"] if one.part == part]
-        for part in {one.part for one in by_origin["console"]}
-    }
-    chains = [by_origin["tensorboard"], by_origin["trackio"], *by_file.values(), by_origin["state"]]
+    told = console_launches(by_origin["console"])
+    beside = {id(together[0]): together[1:] for together in told}
+    chains = [by_origin["tensorboard"], by_origin["trackio"], [together[0] for together in told], by_origin["state"]]
     backbone = max(chains, key=len, default=[])
     if not backbone:
         return [Launch(0, 0, 0, 0, consoles=[one for one in segments if one.origin == "console"])]
@@ -253,12 +257,11 @@ def launches(
     if by_origin["state"] is not backbone and by_origin["state"] not in dealt:
         dealt.append(by_origin["state"])
     for chain in chains:
-        least = 0
-        for segment in chain if chain is not backbone and chain not in dealt else ():
-            overlap = [len(segment.steps() & one.steps()) for one in backbone]
-            best = max(range(least, len(backbone)), key=lambda index: (overlap[index], index))
-            members[best].append(segment)
-            least = best
+        if chain is not backbone and chain not in dealt:
+            for segment, place in zip(chain, _places(chain, backbone), strict=True):
+                members[place].append(segment)
+    for parts in members:
+        parts += [other for one in parts for other in beside.get(id(one), ())]
     found = [_launch(number, parts, saves, logging, checkpoints) for number, parts in enumerate(members)]
     _give_stepless(found, [one for one in segments if one not in with_steps])
     for chain in dealt:
@@ -268,6 +271,64 @@ def launches(
         if launch.last < later.start_lo < launch.last + (logging or 1):
             launch.last = later.start_lo
     return found
+
+
+def console_launches(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Return what several log files say of one launch together: the launches in the order of their first stamped lines.
+
+    Files that show the same steps tell of one launch if no loss differs, else of several: each resumed or began anew.
+    So they do if each shows its own beginning and no loss says that they are copies.
+    """
+    found: list[list[Segment]] = []
+    for segment in sorted(segments, key=lambda one: (_stamp(one) or 0.0, one.part)):
+        fits = [(_shared(segment, one[0]), one) for one in found if all(segment.part != other.part for other in one)]
+        same = [
+            (score, one)
+            for score, one in fits
+            if score and score == len(segment.steps() & one[0].steps()) and not _both_begin(segment, one[0])
+        ]
+        if same:
+            max(same, key=lambda pair: pair[0])[1].append(segment)
+        elif fits and not segment.begins:
+            fits[-1][1].append(segment)  # the log went on in another file
+        else:
+            found.append([segment])
+    return found
+
+
+def _both_begin(one: Segment, other: Segment) -> bool:
+    """Whether each of two logs has a worker of its own: a launch starts one."""
+    workers = [[row["ts"] for row in log.events if row["kind"] == "worker"] for log in (one, other)]
+    copied = any(one.records[step].get("loss") is not None for step in one.records.keys() & other.records.keys())
+    return all(workers) and not copied and (None in workers[0] or workers[0] != workers[1])
+
+
+def _stamp(segment: Segment) -> float | None:
+    return min((row["ts"] for row in segment.events if row["ts"] is not None), default=None)
+
+
+def _places(chain: Sequence[Segment], backbone: Sequence[Segment]) -> list[int]:
+    """Which launch of the backbone each segment of a shorter chain is of: in order, and no two the same.
+
+    The choice has most records in common; among equals the latest, as a log that is kept is rather that of the end.
+    """
+    # best[place]: most agreement of the segments so far, the last of them at ``place``, and their places.
+    best: list[tuple[int, list[int]]] = [(0, [])] * (len(backbone) + 1)
+    for number, segment in enumerate(chain):
+        longer: list[tuple[int, list[int]]] = []
+        for place, one in enumerate(backbone):
+            before = best[0] if not number else max(best[number - 1 : place], default=None, key=lambda pair: pair)
+            longer.append(
+                (-(1 << 60), []) if before is None else (before[0] + _shared(segment, one), [*before[1], place])
+            )
+        best = longer
+    return max(best)[1]
+
+
+def _shared(one: Segment, other: Segment) -> int:
+    """How many steps two segments both show with the same loss, less those that they show with different ones."""
+    common = one.steps() & other.steps()
+    return sum(1 if _agrees(one.records.get(step), other.records.get(step)) else -1 for step in common)
 
 
 def _give_stepless(found: Sequence[Launch], segments: Sequence[Segment]) -> None:
@@ -315,8 +376,8 @@ def _merge(records: dict[int, Record], record: Record) -> None:
         merged.ts = record.ts
 
 
-def _agrees(one: Record, other: Record | None) -> bool:
-    mine, theirs = one.get("loss"), other.get("loss") if other else None
+def _agrees(one: Record | None, other: Record | None) -> bool:
+    mine, theirs = one.get("loss") if one else None, other.get("loss") if other else None
     return mine is None or theirs is None or abs(mine - theirs) <= 1e-3 * max(abs(mine), abs(theirs), 1e-9)
 
 

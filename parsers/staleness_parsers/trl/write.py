@@ -173,11 +173,11 @@ def write_trained(rows: Rows, told: Teller, queue: Queue, found: Sequence[Chunk]
         row = row + least if exact and row is not None else None
         result.append((chunk, parts))
     for chunk, parts in result:
-        _write_chunk(rows, told, chunk, parts)
+        _write_chunk(rows, told, chunk, parts, last=chunk is result[-1][0])
     return True
 
 
-def _write_chunk(rows: Rows, told: Teller, chunk: Chunk, parts: Sequence[Span]) -> None:
+def _write_chunk(rows: Rows, told: Teller, chunk: Chunk, parts: Sequence[Span], *, last: bool) -> None:
     place = chunk.place.__dict__ if chunk.place else None
     known = told.settings.sync_every is not None
     single = chunk.first == chunk.last
@@ -199,7 +199,8 @@ def _write_chunk(rows: Rows, told: Teller, chunk: Chunk, parts: Sequence[Span]) 
             attempt=told.launch.number,
             role="train",
             anonymous=True,
-            multiplicity_lo=min(least, 1) if told.forked else least,
+            # Other steps may have trained other rows of the same conversations, all of them.
+            multiplicity_lo=min(least, int(last)) if told.forked else least,
             multiplicity_hi=most,
         )
         if part.group is not None:
@@ -274,6 +275,8 @@ def write_replayed(rows: Rows, told: Teller, found: Replay, queue: Queue) -> boo
         if newest[-1] < one.row["model_version"] - 1 + shape.base:
             return False
     per_step: dict[int, int] = {}
+    # Of a split conversation nothing tells which rows are one trajectory's; that of its group's last row is one.
+    last_of = {one.row["group_id"]: one.row["trace_id"] for one in found.rows if one.step <= launch.last}
     for one, version in zip(found.rows, newest, strict=True):
         row = one.row
         rows.add(
@@ -284,8 +287,8 @@ def write_replayed(rows: Rows, told: Teller, found: Replay, queue: Queue) -> boo
             group_id=None if row["group_id"] is None else f"{told.name}/g{row['group_id']}",
             attempt=launch.number,
             role="train",
-            anonymous=False,
-            multiplicity_lo=1,
+            anonymous=told.forked,
+            multiplicity_lo=int(not told.forked or last_of.get(row["group_id"]) == row["trace_id"]),
             multiplicity_hi=1,
             prompt_tokens=row["prompt_tokens"],
         )
@@ -421,7 +424,7 @@ def _add_class(
         attempt=told.launch.number,
         role="train",
         anonymous=True,
-        multiplicity_lo=1 if told.forked else count,
+        multiplicity_lo=0 if told.forked else count,
         multiplicity_hi=count,
     )
     rows.add(
