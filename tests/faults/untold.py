@@ -38,7 +38,6 @@ UNTOLD: tuple[Untold, ...] = (
     Untold("areal", LOST_LINES, r"sessions-r\d+\.jsonl", DROPPED, "a rejection is told nowhere else"),
     Untold("dressage", LOST_LINES, r"console\.log", DROPPED, "a line about a dropped group is told nowhere else"),
     Untold("dryrun", LOST_LINES, r"request\.jsonl", ENDED, "without its drop a request is left over", any_way=True),
-    Untold("openrlhf", LOST_LINES, CONSOLE, DROPPED, "a line about a discarded group is told nowhere else"),
     Untold("prime-rl", LOST_LINES, r"orchestrator\.log|all/traces\.jsonl", ENDED, "each is told once, and not counted"),
     Untold("psrl", LOST_LINES, r"route_trace\.log", ENDED, "requests that are never trained are told of in one file"),
     Untold("roll", LOST_LINES, CONSOLE, DROPPED, "a filtered prompt is told of by its line only"),

@@ -259,12 +259,22 @@ def test_an_evaluation_that_ends_a_cut_console_is_not_counted_again():
 
 
 def test_filtered_groups_are_dropped_with_as_many_samples_as_scores():
-    lines = story(**{"dynamic_filtering_pass_rate": 100.0})
+    """One group of two samples is discarded for each of four batches: 100 * 2 samples / 2 prompts = 100 %."""
     text = "samples_generator.py:174] Filtered out: avg_reward=0.00, threshold=(0.00, 1.00), scores=['0.00', '0.00']"
-    lines.insert(2, say("GenerateSamplesActor", text))
+    lines = story(**{"dynamic_filtering_pass_rate": 100.0})
+    lines[1:1] = [say("GenerateSamplesActor", text)] * 4
     data = judge(write(lines))
-    assert data["trajectories"]["dropped"] == {"filtered": {"lo": 2, "hi": 2}}
+    assert data["trajectories"]["dropped"] == {"filtered": {"lo": 8, "hi": 8}}
     assert data["trajectories"]["trained"] == {"lo": 8, "hi": 8}
+
+
+def test_a_lost_line_of_a_filtered_group_is_betrayed_by_the_pass_rates():
+    text = "samples_generator.py:174] Filtered out: avg_reward=0.00, threshold=(0.00, 1.00), scores=['0.00', '0.00']"
+    lines = story(**{"dynamic_filtering_pass_rate": 100.0})
+    lines[1:1] = [say("GenerateSamplesActor", text)] * 3
+    data = judge(write(lines))
+    assert data["trajectories"]["dropped"]["filtered"] == {"lo": 6, "hi": None}
+    assert "groups-not-logged" in {item["code"] for item in data["diagnostics"]["items"]}
 
 
 def test_without_a_console_pass_rates_tell_how_many_were_filtered():

@@ -140,13 +140,7 @@ def find(run: RunFiles) -> Found:
         kinds[folder].add(kind)
     seen: dict[str, RunFile] = {}
     kept: dict[tuple[str, int], list[tuple[str, RunFile]]] = defaultdict(list)
-    for folder, other in _copied_folders(run, ours, [*found.configs, *found.consoles]).items():
-        passed = [file.source for name, _, file in ours if name == folder]
-        found.copies += [(other + source.removeprefix(folder), source) for source in passed[:1]]
-        ours = [entry for entry in ours if entry[0] != folder]
-        if (root := _root(folder)) != _root(other):
-            found.configs = [file for file in found.configs if not file.source.startswith(root)]
-            found.consoles = [file for file in found.consoles if not file.source.startswith(root)]
+    ours = _leave_out_copies(run, ours, found)
     # The folders with most kinds of streams first.
     for folder, kind, file in sorted(ours, key=lambda entry: (entry[2].compressed, -len(kinds[entry[0]]))):
         # A stream that somebody kept a second time, without those beside it, is no second simulation.
@@ -161,6 +155,20 @@ def find(run: RunFiles) -> Found:
             found.copies.append((first.source, file.source))
     found.streams.sort(key=lambda entry: natural(entry[2].name))
     return found
+
+
+def _leave_out_copies(
+    run: RunFiles, ours: Sequence[tuple[str, str, RunFile]], found: Found
+) -> list[tuple[str, str, RunFile]]:
+    """Return the streams less those of copied folders, and take what lies beside those from ``found``."""
+    copies = _copied_folders(run, ours, [*found.configs, *found.consoles])
+    for folder, other in copies.items():
+        passed = next(file.source for name, _, file in ours if name == folder)
+        found.copies.append((other + passed.removeprefix(folder), passed))
+        if (root := _root(folder)) != _root(other):
+            found.configs = [file for file in found.configs if not file.source.startswith(root)]
+            found.consoles = [file for file in found.consoles if not file.source.startswith(root)]
+    return [entry for entry in ours if entry[0] not in copies]
 
 
 def _copied_folders(

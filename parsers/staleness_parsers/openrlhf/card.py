@@ -76,8 +76,9 @@ CARD: Final = Card(
     betrays=(
         "A missing step is betrayed by the numbers of later ones, unless they are the last; missing metrics by the "
         "step's line, a lost end of the log by later steps of an event file (--logger.tensorboard_dir, with "
-        "--logger.logging_steps 1). Nothing betrays a lost line of an evaluation, a single one of a discarded group, "
-        "or the loss of the end of every file. Samples that the training data loader drops (the last incomplete "
+        "--logger.logging_steps 1), a lost line of a discarded group by the pass rate of its batch (unless calls make "
+        "more than a batch: rollout.vllm_generate_batch_size). Nothing betrays a lost line of an evaluation, or the "
+        "loss of the end of every file. Samples that the training data loader drops (the last incomplete "
         "micro-batch of a rank) are logged nowhere: members of a batch count as trained, with at least one token "
         "each."
     ),

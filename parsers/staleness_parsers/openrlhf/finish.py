@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -30,6 +30,8 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     launches = find_launches(lines, scalars, settings.number("logger.logging_steps"))
     _diagnose(launches, settings, _rows(staged, "openrlhf_unread", ["source"]), sink)
     told = [_tell(launch, settings) for launch in launches]
+    for one in told:
+        _diagnose_lost_groups(one, sink)
     writer = _Writer(sink)
     for attempt, one in enumerate(told):
         _write_launch(attempt, one, settings, writer)
@@ -322,19 +324,26 @@ def _write_dropped(
 
 
 def _write_pass_rates(told: Told, places: Sequence[Row], writer: _Writer) -> None:
-    """Without the console, the pass rate of a call tells how many prompts it used up for the groups it kept."""
+    """Without the console, the pass rates tell how many groups were discarded."""
     size = told.filling.group or 1
-    for number, (batch, where) in enumerate(zip(told.launch.batches, places, strict=True)):
+    for number, groups in _discarded(told):
+        where = places[number]
+        about = {key: value for key, value in where.items() if key != "attempt"}
+        name = f"filtered:{where['attempt']}:{told.launch.batches[number].step}"
+        _write_dropped(
+            name, where["attempt"], (groups * size, groups * size), groups, {**about, "evidence": "derived"}, writer
+        )
+
+
+def _discarded(told: Told) -> Iterator[tuple[int, int]]:
+    """Yield batch and discarded groups: its call's pass rate tells how many prompts the groups that it kept took."""
+    size = told.filling.group
+    for number, batch in enumerate(told.launch.batches if size else ()):
         rate = batch.metrics.get(PASS_RATE)
-        if not rate or not batch.samples or not told.filling.whole[number]:
-            continue
-        groups = round(100 * batch.samples / rate) - batch.samples // size
-        if groups > 0:
-            about = {key: value for key, value in where.items() if key != "attempt"}
-            name = f"filtered:{where['attempt']}:{batch.step}"
-            _write_dropped(
-                name, where["attempt"], (groups * size, groups * size), groups, {**about, "evidence": "derived"}, writer
-            )
+        if rate and batch.samples and told.filling.whole[number]:
+            groups = round(100 * batch.samples / rate) - batch.samples // (size or 1)
+            if groups > 0:
+                yield number, groups
 
 
 # ------------------------------------------------------------------------------------------------- what is missing
@@ -361,6 +370,19 @@ def _diagnose(launches: Sequence[Launch], settings: Settings, unread: Sequence[R
             source=row["source"],
             locator=row["locator"],
             opens=opens,  # type: ignore[arg-type]
+        )
+
+
+def _diagnose_lost_groups(told: Told, sink: Sink) -> None:
+    """Compare the lines about discarded groups with the prompts that the steps say they took."""
+    launch = told.launch
+    lines = sum(row["repeated"] or 1 for row in launch.filtered)
+    groups = sum(groups for _, groups in _discarded(told))
+    if launch.filtered and groups > lines:
+        message = f"By the pass rates {groups} groups were discarded, but only {lines} are told of; restore the log."
+        first = launch.filtered[0]
+        sink.diagnose(
+            "warning", "groups-not-logged", message, source=first["source"], line=first["line"], opens="fates"
         )
 
 
