@@ -30,7 +30,7 @@ def test_an_audit_can_be_derived_again(two_step_run):
     folder = two_step_run("run")
     result = run("verify", recorded(folder, "--bound", 1), folder)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("same: derived again from 1 files, ")
+    assert result.stdout.startswith("same: derived again from 1 file, ")
     assert "verdict fail, bound 1" in result.stdout
 
 
@@ -54,7 +54,7 @@ def test_a_changed_input_is_named_with_what_it_changes(two_step_run):
     result = run("verify", file, folder)
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("differs: read 1 files")
+    assert lines[0].startswith("differs: read 1 file")
     assert lines[1].startswith("  input run.staleness.jsonl: recorded sha256:")
     assert "  figure tokens.trained: recorded 20, now 19" in lines
     assert not any("verdict" in line for line in lines)
@@ -153,4 +153,4 @@ def test_a_long_list_of_inputs_has_one_digest(two_step_run, monkeypatch):
     assert run("verify", file, folder).exit_code == 0
     with (folder / "run.staleness.jsonl").open("a") as log:
         log.write("\n")
-    assert "input inputs: recorded sha256:" in run("verify", file, folder).stdout
+    assert "  inputs: recorded sha256:" in run("verify", file, folder).stdout

@@ -54,9 +54,12 @@ def verify(
 
 
 def _print(result: Verification, most: int) -> None:
+    from staleness_audit.report.terminal.words import count
+
     new = result.derived
     inputs = new["inputs"] or {"files": 0, "bytes": 0}
-    read = f"{inputs['files']} files, {inputs['bytes']} bytes"
+    files, size = ({"lo": inputs[unit], "hi": inputs[unit]} for unit in ("files", "bytes"))
+    read = f"{count(files, 'file')}, {count(size, 'byte')}"
     verdict = f"verdict {new['verdict']}, bound {new['bound']['value']}"
     stdout.print(
         f"[green]same[/]: derived again from {read}; {verdict}" if result.same else f"[red]differs[/]: read {read}",
@@ -64,7 +67,9 @@ def _print(result: Verification, most: int) -> None:
     )
     for difference in result.differences[:most]:
         values = f"recorded {_said(difference.recorded)}, now {_said(difference.derived)}"
-        stdout.print(f"  {difference.kind} {plain(difference.what)}: {plain(values)}", soft_wrap=True)
+        whole = difference.what == f"{difference.kind}s"
+        name = difference.what if whole else f"{difference.kind} {plain(difference.what)}"
+        stdout.print(f"  {name}: {plain(values)}", soft_wrap=True)
     if len(result.differences) > most:
         stdout.print(f"  and {len(result.differences) - most} more; --verbose lists them")
 

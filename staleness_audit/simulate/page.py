@@ -45,6 +45,10 @@ def means(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _varies(rows: pl.DataFrame, column: str) -> bool:
+    return rows[column].n_unique() > 1
+
+
 def write_page(table: pl.DataFrame, path: Path) -> None:
     """Write one HTML file, which needs no network, about the results of a sweep; raises ``OSError``."""
     rows = means(table)
@@ -55,7 +59,7 @@ def write_page(table: pl.DataFrame, path: Path) -> None:
     sections = {
         "front": [_front(rows, name, looks) for name in workloads],
         "equal": [panels.comparison(part, name) for name in workloads for part in _bounds(_of(led, name))],
-        "bound": [panels.profile(_of(led, name), "bound", name, looks) for name in workloads],
+        "bound": [panels.profile(_of(led, name), "bound", name, looks) for name in workloads if _varies(led, "bound")],
         "depth": [panels.profile(_of(part, name), "depth", name, looks) for part in _deep(rows) for name in workloads],
         "tail": [panels.profile(part, "workload", "", looks) for part in _bounds(ordered)] if workloads[1:] else [],
     }

@@ -46,7 +46,7 @@ class Lines:
         parts = [
             "no step yet" if last is None else f"step {last}",
             verdict_words(state),
-            f"staleness {interval(data['staleness']['max'], glyphs)}" + ("" if bound is None else f" of {bound}"),
+            f"staleness {interval(data['staleness']['max'], glyphs)}" + ("" if bound is None else f" (bound {bound})"),
             f"trained {count(data['tokens']['trained'], 'token', glyphs)}",
             f"in flight {in_flight}, waiting {queued}",
         ]

@@ -90,6 +90,9 @@ def test_means_over_seeds_and_the_page(tmp_path: Path) -> None:
     equal = next(figure for name, figure in figures.items() if name.startswith("equal") and name.endswith("1"))
     shown = dict(zip(equal["data"][0]["y"], equal["data"][0]["x"], strict=True))
     assert shown["deadline"] == pytest.approx(first["trained_tokens_per_s"].mean(), rel=1e-4)
+    # Of one bound nobody learns what a larger one buys.
+    write_page(table.filter(pl.col("bound") == 1), tmp_path / "one.html")
+    assert 'id="bound"' in page and 'id="bound"' not in (tmp_path / "one.html").read_text()
 
 
 def test_the_page_shows_depth_and_tail_where_they_vary(tmp_path: Path) -> None:
