@@ -9,13 +9,14 @@ from typing import Any
 import orjson
 
 from staleness_audit.parser import Attempt, RunFacts, Sign, Sink, Staged
+from staleness_audit.readers.agreement import ANOTHER_RUN
 from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.areal.assembly import assemble
 from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.clocks import timed_sessions, untimed_log
 from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
 from staleness_parsers.areal.facts import Known, facts
-from staleness_parsers.areal.launches import Launch, launches
+from staleness_parsers.areal.launches import Launch, launches, of_other_runs
 from staleness_parsers.areal.settings import Settings, settings_from
 from staleness_parsers.areal.tasks import tasks_of
 
@@ -23,11 +24,18 @@ from staleness_parsers.areal.tasks import tasks_of
 def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     settings = _settings(staged)
+    log = untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done"}, sink), sink)
+    scalars = near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink)
+    sessions = timed_sessions(_rows(staged, "areal_sessions", "source", "line"), sink)
+    strange = of_other_runs(log, scalars, sessions)
+    for source in sorted(strange):
+        message = ANOTHER_RUN.format(told=log[0]["source"] if log else "the others")
+        sink.diagnose("warning", "several-runs", message, source=source, opens="training")
     found, zoned = launches(
-        untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done"}, sink), sink),
+        log,
         near(_rows(staged, "areal_perf", "source", "line"), "step", None, sink),
-        near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink),
-        timed_sessions(_rows(staged, "areal_sessions", "source", "line"), sink),
+        [row for row in scalars if row["source"] not in strange],
+        [row for row in sessions if row["source"] not in strange],
     )
     if not zoned:
         sink.diagnose(

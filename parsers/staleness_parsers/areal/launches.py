@@ -8,11 +8,13 @@ hold a dated line fixes the other. All times below are microseconds since 1970, 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
+
+from staleness_audit.readers.agreement import strangers
 
 QUARTER = 900_000_000
 CLOCKS = 20_000
@@ -89,6 +91,23 @@ class Launch:
     def evaluating(self, at: int | None) -> bool:
         """Whether a time lies inside an evaluation; no training task starts shortly before one either."""
         return at is not None and any(begin - 3 * CLOCKS <= at <= end + CLOCKS for begin, end in self.evaluations)
+
+
+def of_other_runs(log: Sequence[Row], scalars: Sequence[Row], sessions: Sequence[Row]) -> set[str]:
+    """Return event files and session records that date the console's steps and tasks as no file of its run can."""
+    done, begun = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list)
+    for row in log:
+        if row["us"] is not None and row["kind"] in ("done", "submitted"):
+            number, known = (row["number"] - 1, done) if row["kind"] == "done" else (row["number"], begun)
+            known[number].append(row["us"] / 1e6)
+    found = set()
+    for rows, number, time, known in ((scalars, "step", "wall", done), (sessions, "task", "submit", begun)):
+        dated: dict[str, dict[int, list[float]]] = {}
+        for row in rows:
+            if row[time] is not None and row[number] is not None:
+                dated.setdefault(row["source"], {}).setdefault(row[number], []).append(row[time] / 1e6)
+        found |= strangers(known, dated, in_turn=number == "step")
+    return found
 
 
 def launches(

@@ -13,6 +13,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from staleness_audit.readers.agreement import ANOTHER_RUN, strangers
 from staleness_audit.solve import Range, rounded, single, whole
 from staleness_parsers.skyrl.settings import Settings
 
@@ -286,11 +287,16 @@ def _add_event_files(
 ) -> None:
     """Give each event file to the launch that wrote it: in order of time, to one that did its steps."""
     ordered = sorted(files.items(), key=lambda item: (_first(item[1]) or _NEVER, item[0]))
+    dated = _dated(step for launch in launches for step in launch.steps.values())
+    of_files = {source: _dated(_event_steps(rows).values()) for source, rows in ordered}
+    strange = strangers(dated, of_files, in_turn=True)
+    told = min(launches[0].sources) if launches else "the others"
+    notes += [("several-runs", ANOTHER_RUN.format(told=told), source) for source in sorted(strange)]
     # Several event files of one launch (a tracker reopened) follow each other without going back.
     free = [launch for launch in launches if launch.steps]
     at = 0
     for source, rows in ordered:
-        steps = _event_steps(rows)
+        steps = {} if source in strange else _event_steps(rows)
         if not steps:
             continue
         match = max(range(at, len(free)), key=lambda index: _likeness(steps, free[index].steps), default=None)
@@ -313,6 +319,14 @@ def _add_event_files(
             own.words |= step.words
             if own.recorded is None:
                 own.source, own.line, own.recorded = step.source, step.line, step.recorded
+
+
+def _dated(steps: Iterable[Step]) -> dict[int, list[float]]:
+    found: dict[int, list[float]] = {}
+    for step in steps:
+        if step.number is not None and step.recorded is not None:
+            found.setdefault(step.number, []).append(step.recorded.timestamp())
+    return found
 
 
 def _first(rows: Iterable[Mapping[str, Any]]) -> datetime | None:
