@@ -43,6 +43,7 @@ reaches 1032, and so do logs of long runs of equal numbers; a bomb of Zstandard 
 MANY_PIECES = 64
 """Pieces of a file from which small ones are joined."""
 BUNDLE_BYTES = 8 << 20
+"""Bytes of neighbouring small files that are read as one unit, where there is little."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ class RunFiles:
 
     ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the
     user says that the logs don't; rows that rest on it have the evidence ``assumed``. ``spool``: folder of this machine
-    where pieces of objects that were fetched to be cut are kept until they are read.
+    where pieces of objects that were fetched to be cut are kept until they are read. ``heads``: where ``head`` keeps
+    what it has read, with the signature of the file, for a later look at the same run (None: nowhere).
     """
 
     root: Path
@@ -96,6 +98,7 @@ class RunFiles:
     known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
     assume: dict[str, str] = field(default_factory=dict)
     spool: Path | None = None
+    heads: dict[tuple[str, int], tuple[str, bytes]] | None = field(default=None, repr=False, compare=False)
     _heads: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -161,6 +164,15 @@ class RunFiles:
 
     def head(self, source: str, size: int = 4096) -> bytes:
         """First decompressed bytes of a file for detection; of a damaged one those before the damage."""
+        if self.heads is None:
+            return self._read_head(source, size)
+        signature, found = self.heads.get((source, size), ("", b""))
+        if signature != self.file(source).signature:
+            found = self._read_head(source, size)
+            self.heads[source, size] = (self.file(source).signature, found)
+        return found
+
+    def _read_head(self, source: str, size: int) -> bytes:
         found = bytearray()
         try:
             with self._open_head(source, size) as stream:
@@ -195,7 +207,7 @@ class RunFiles:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process is given: it fetches what it needs itself."""
-        return {**self.__dict__, "_heads": {}}
+        return {**self.__dict__, "_heads": {}, "heads": None}
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -280,7 +292,8 @@ def bundles(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, ...]]:
     """Put pieces of neighbouring files together: those of steps are many and mostly small.
 
     A bundle is full by what is in it and before it, so that files of later steps leave earlier bundles as they are: at
-    8 MiB, so that several cores share the work evenly, and where there is much, at more, up to 32 MiB.
+    8 MiB, so that several cores share the work evenly, and where there is much, at more, up to 32 MiB. What is left is
+    cut at an eighth of that, so that of a run that is watched while it grows little is read again.
     """
     bundle: list[Piece] = []
     size = before = 0
@@ -291,8 +304,16 @@ def bundles(pieces: Iterable[Piece]) -> Iterator[tuple[Piece, ...]]:
             yield tuple(bundle)
             before += size
             bundle, size = [], 0
-    if bundle:
-        yield tuple(bundle)
+    rest: list[Piece] = []
+    size = 0
+    for piece in bundle:
+        rest.append(piece)
+        size += piece.end - piece.start
+        if size >= BUNDLE_BYTES // 8:
+            yield tuple(rest)
+            rest, size = [], 0
+    if rest:
+        yield tuple(rest)
 
 
 def _opened(source: str, raw: Any, size: int) -> BinaryIO:

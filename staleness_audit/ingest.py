@@ -216,7 +216,7 @@ def ingest(
         raise UnreadableInput(f"{folder}: tables are never written into the run directory; choose another --tables.")
     try:
         with locked(work_folder(folder)):
-            return _ingest(run, choice, store(folder), _Readers(workers, pool), progress)
+            return _ingest(run, choice, store(folder), Readers(workers, pool), progress)
     except OSError as error:
         if error.filename is not None and not is_url(run.root) and Path(error.filename).is_relative_to(run.root):
             raise  # what cannot be read of a run is not for the folder of its tables to mend
@@ -242,28 +242,47 @@ def _is_inside(folder: Path, run: RunFiles) -> bool:
 
 
 @dataclass(frozen=True)
-class _Readers:
+class Readers:
     """Who reads units: so many processes of this machine (None: what is worth it), or a pool."""
 
     workers: int | None
     pool: Pool | None
 
 
-def _ingest(
-    run: RunFiles, choice: plugins.Choice, kept: Store, readers: _Readers, progress: Progress | None
-) -> Dataset:
+def _ingest(run: RunFiles, choice: plugins.Choice, kept: Store, readers: Readers, progress: Progress | None) -> Dataset:
     parser = choice.parser
     old = _load_old(kept.folder, parser)
-    if old is not None:
-        run.known = {
-            source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
-            for source, entry in old.manifest["inputs"].items()
-        }
+    keys, inputs, key = read_units(run, parser, kept, old.manifest["inputs"] if old else {}, readers, progress)
+    if old is not None and old.key == key:
+        if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
+            return _publish(kept, {**old.manifest, "inputs": inputs})
+        return dataclasses.replace(old, held=hold(kept.folder))
+    facts = _finish(run, keys, key, kept, choice, inputs)
+    return _assemble(run, choice, kept, keys, key, inputs, facts)
+
+
+def read_units(
+    run: RunFiles,
+    parser: Parser,
+    kept: Store,
+    known: Mapping[str, Any],
+    readers: Readers | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[str], dict[str, Any], str]:
+    """Read the units of which ``kept`` has no parts yet.
+
+    ``known``: the second value that an earlier call returned, so that files that are as they were then are not read.
+    Returns the keys of all units, in order; signature and pieces of every input file; a digest of all that was read.
+    """
+    run.known = {
+        source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
+        for source, entry in known.items()
+    }
     kept.begin()
+    readers = readers or Readers(None, None)
     # Workers elsewhere would not see a folder of this machine.
     with _spooled(run) if readers.pool is None else nullcontext():
         units, keys = _read_units(run, parser, kept, readers, progress)
-    inputs = _inputs(run, units)
     key = _digest(
         [
             _identity(parser),
@@ -273,12 +292,7 @@ def _ingest(
             run.assume,
         ]
     )
-    if old is not None and old.key == key:
-        if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
-            return _publish(kept, {**old.manifest, "inputs": inputs})
-        return dataclasses.replace(old, held=hold(kept.folder))
-    facts = _finish(run, keys, key, kept, choice, inputs)
-    return _assemble(run, choice, kept, keys, key, inputs, facts)
+    return keys, _inputs(run, units), key
 
 
 def _load_old(folder: Path, parser: Parser) -> Dataset | None:
@@ -360,7 +374,7 @@ def _spooled(run: RunFiles) -> Iterator[None]:
 
 
 def _read_units(
-    run: RunFiles, parser: Parser, kept: Store, readers: _Readers, progress: Progress | None
+    run: RunFiles, parser: Parser, kept: Store, readers: Readers, progress: Progress | None
 ) -> tuple[list[Unit], list[str]]:
     """Read the units that have no part yet, while the plan goes on naming others; return all units and their keys."""
     units: list[Unit] = []
@@ -400,7 +414,7 @@ def _finish(
     inputs: Mapping[str, Any],
 ) -> RunFacts:
     """Let the parser join the units; its rows become one more part, named by the key of the whole run."""
-    staged = StagedParts(work_folder(kept.folder), _by_table(chain.from_iterable(kept.parts(keys).values())))
+    staged = StagedParts(work_folder(kept.folder), by_table(chain.from_iterable(kept.parts(keys).values())))
     with kept.fresh(key, anew=True) as folder, PartWriter(folder) as sink:
         return join_units(run, choice, staged, sink, inputs)
 
@@ -470,10 +484,11 @@ def _left_for_another(run: RunFiles, inputs: Collection[str]) -> Iterator[tuple[
 
 def parts_by_table(folders: list[Path]) -> dict[str, list[Path]]:
     """The parts that units left in their folders, by table, in the order of the units."""
-    return _by_table(part for folder in folders for part in sorted(folder.glob("*.parquet")))
+    return by_table(part for folder in folders for part in sorted(folder.glob("*.parquet")))
 
 
-def _by_table(parts: Iterable[Path]) -> dict[str, list[Path]]:
+def by_table(parts: Iterable[Path]) -> dict[str, list[Path]]:
+    """Sort parts, named as ``PartWriter`` and ``Store`` name them, by table."""
     tables: dict[str, list[Path]] = {}
     for part in parts:
         tables.setdefault(_table_of(part), []).append(part)

@@ -16,7 +16,7 @@ A parser knows a format and the tables. It never knows the bound that is audited
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -168,6 +168,30 @@ class Sink(Protocol):
         Columns are matched by name and cast as in ``write``; ``ValueError`` for one the table does not have.
         """
 
+    def write_blocks(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        relations: Sequence[str],
+        queries: Sequence[tuple[str, str]],
+        *,
+        beside: Sequence[str] = (),
+        first: Callable[[], None] | None = None,
+        tally: str | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """Append the rows of queries to event tables, in blocks of which a watch keeps those that stay as they are.
+
+        ``relations``: tables or views of the connection with a column ``era`` (BIGINT): where in the run a row belongs.
+        Neighbouring eras make a block, the size of which the first relation counts; eras below zero count away from it
+        and share no block with the others. ``queries``: event tables and the SQL of their rows, which reads
+        ``block_<relation>``, the rows of one block. Beside them it may read only tables listed in ``beside``, any
+        change of which makes all blocks anew, and rows that stay as they are as long as files are only appended to.
+        ``first`` is called for each block before its queries, to derive from ``block_<relation>`` what several of them
+        read. Rows of a trajectory and its group should be of one era, and those of an old era should stay as they are
+        while the run goes on: then each look of a watch writes and rebuilds new blocks only. For an audit all is one
+        block.
+        Returns the rows that ``tally`` yields for each block.
+        """
+
     def diagnose(
         self,
         severity: Literal["error", "warning", "note"],
@@ -207,7 +231,8 @@ class Parser(Protocol):
     Optional attributes: ``assumptions`` (a dict from the keys of ``--assume`` that ``finish`` looks up in
     ``run.assume`` to what they mean), ``uses_processes`` (False = units are read in threads of this process),
     ``belong_together(run, folders)`` (whether folders side by side, which it recognises by files of the same names,
-    are one run's; from names and first bytes like ``detect``; without it they are runs of their own), and
+    are one run's; from names and first bytes like ``detect``; without it they are runs of their own),
+    ``writes_blocks`` (True = ``finish`` writes by ``Sink.write_blocks``, for the sake of a watch), and
     ``units_stand_alone`` (True = each unit writes the finished rows of its lines; ``finish`` writes diagnostics only
     and reads staged tables of the parser's own only, so that a watch need not read again what it has read).
     """

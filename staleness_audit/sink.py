@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import duckdb
 import polars as pl
@@ -102,6 +103,25 @@ class PartWriter:
         self.rows[table] += rows
         if not rows:
             target.unlink()
+
+    def write_blocks(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        relations: Sequence[str],
+        queries: Sequence[tuple[str, str]],
+        *,
+        beside: Sequence[str] = (),
+        first: Callable[[], None] | None = None,
+        tally: str | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """See ``parser.Sink.write_blocks``: all rows are one block."""
+        for relation in relations:
+            connection.execute(f"CREATE OR REPLACE TEMP VIEW block_{relation} AS SELECT * FROM {relation}")
+        if first is not None:
+            first()
+        for table, query in queries:
+            self.write_query(table, connection, query)
+        return connection.execute(tally).fetchall() if tally is not None else []
 
     def diagnose(
         self,

@@ -15,11 +15,15 @@ from staleness_audit.check.worst import worst_violations
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import ingest
+from staleness_audit.parser import Parser
 from staleness_audit.rebuild import Rebuilt, rebuild
+from staleness_audit.watch.divided import DividedRun
 from staleness_audit.watch.growing import GrowingRun
 from staleness_audit.watch.state import Speed, State
 
 NEWEST = 5
+HEADS = 64 << 20
+"""Bytes of beginnings of files that are kept from one look to the next, to recognise the framework by."""
 QUIET = 60.0
 """Seconds without a new line after which a run is not called running any more."""
 
@@ -41,7 +45,8 @@ class Follower:
         self._parsers = plugins.parsers()
         self._folder = folder
         self._key: str | None = None
-        self._growing: GrowingRun | None = None
+        self._heads: dict[tuple[str, int], tuple[str, bytes]] = {}
+        self._growing: GrowingRun | DividedRun | None = None
         self._state: State | None = None
         self._moved = time.monotonic()
         self._speed = Speed()
@@ -94,10 +99,14 @@ class Follower:
     def _rebuilt(self) -> Rebuilt | None:
         """Return the run rebuilt so far, or None if nothing changed."""
         run = discover(self._path)
+        if sum(len(head) for _, head in self._heads.values()) > HEADS:
+            self._heads.clear()
+        run.heads = self._heads
         choice = plugins.choose(run, self._framework, self._parsers)
-        if getattr(choice.parser, "units_stand_alone", False):
+        kind = _kind_of(choice.parser)
+        if kind is not None:
             if self._growing is None or self._growing.parser is not choice.parser:
-                self._growing = GrowingRun(choice.parser, self._folder / "growing")
+                self._growing = kind(choice.parser, self._folder / "growing")
             return self._growing.update(run, choice)
         self._growing = None
         dataset = ingest(run, choice, self._folder / "tables")
@@ -114,6 +123,13 @@ class Follower:
         if run["health"]["state"] in ("unknown", "running"):
             running = time.monotonic() - self._moved < QUIET
             run["health"]["state"] = "running" if running else "unknown"
+
+
+def _kind_of(parser: Parser) -> type[GrowingRun] | type[DividedRun] | None:
+    """How a parser's runs are followed at the price of what is new, if they can be."""
+    if getattr(parser, "units_stand_alone", False):
+        return GrowingRun
+    return DividedRun if getattr(parser, "writes_blocks", False) else None
 
 
 def _under_way(rebuilt: Rebuilt) -> tuple[int, int]:

@@ -10,24 +10,22 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.engine import connect, create_view, literal, read_parquet, write_parquet
+from staleness_audit.engine import connect, create_view, write_parquet
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, StagedParts, describe, join_units, parts_by_table
 from staleness_audit.parser import Parser
 from staleness_audit.plugins import Choice
 from staleness_audit.rebuild import Rebuilt
-from staleness_audit.rebuild.partial import SIDE_BY_SIDE, add_parts, build_part, build_whole
 from staleness_audit.rebuild.partitions import DIVIDED
 from staleness_audit.sink import PartWriter
 from staleness_audit.tables import SCHEMAS
-from staleness_audit.watch.seal import Frozen, assign, divide, freeze, touched
+from staleness_audit.watch.products import Products, shown
+from staleness_audit.watch.seal import assign, divide, touched
 from staleness_audit.watch.tail import NewLines, Rewritten, Tail
 
 SEAL_FROM = 10_000
@@ -41,59 +39,19 @@ PATIENCE = 3
 LOOKS = 30
 
 
-@dataclass(frozen=True)
-class Merged(Rebuilt):
-    """The run's products: classes that were added up, and lives side by side in several files."""
-
-    side_by_side: tuple[Path, ...] = ()
-    blocks: tuple[Path, ...] = ()
-
-    def parts(self, product: str) -> list[Path]:
-        """All files that a published product is in."""
-        if product not in SIDE_BY_SIDE:
-            return [self.folder / f"{product}.parquet"]
-        return [folder / f"{product}.parquet" for folder in self.side_by_side]
-
-    def dataset_of(self, trajectories: Sequence[str]) -> Dataset:
-        """The open rows, and those of the blocks that hold these trajectories."""
-        tables: dict[str, list[Path]] = {table: list(self.dataset.parts(table)) for table in SCHEMAS}
-        for block in _holding(trajectories, self.blocks):
-            for table in DIVIDED:
-                tables[table] += sorted((block / table).glob("*.parquet"))
-        return Dataset(self.dataset.folder, {**self.dataset.manifest, "tables": _names(tables)})
-
-
-def _holding(trajectories: Sequence[str], blocks: Sequence[Path]) -> list[Path]:
-    found = []
-    with connect() as connection:
-        wanted = ", ".join(f"hash({literal(name)})" for name in trajectories)
-        for block in blocks if trajectories else ():
-            keys = read_parquet([block / "keys.parquet"])
-            if connection.execute(f"SELECT 1 FROM {keys} WHERE key IN ({wanted}) LIMIT 1").fetchone():
-                found.append(block)
-    return found
-
-
-def _names(tables: dict[str, list[Path]]) -> dict[str, list[str]]:
-    return {table: [str(part) for part in parts] for table, parts in tables.items() if parts}
-
-
 @dataclass
 class _Kept:
     """What was read so far: parts by table, blocks, and how far each file was read."""
 
     folder: Path
     parts: dict[str, list[Path]] = field(default_factory=dict)
-    blocks: list[Path] = field(default_factory=list)
-    sealed: Path | None = None  # the blocks' products, added up
     tails: dict[str, Tail] = field(default_factory=dict)
-    frozen: Frozen | None = None
-    names: count[int] = field(default_factory=count)
     listing: tuple[object, ...] | None = None
 
-    def place(self, what: str) -> Path:
-        """Return a new path below the folder."""
-        return self.folder / f"{what}-{next(self.names)}"
+    def __post_init__(self) -> None:
+        """Begin without blocks."""
+        self.products = Products(self.folder)
+        self.place = self.products.place
 
 
 class GrowingRun:
@@ -139,7 +97,7 @@ class GrowingRun:
         listing = (sorted(new_lines.reached), run.skipped, run.repeated)
         if not any(new.values()) and kept.listing == listing and self._last is not None:
             return None
-        reopened = touched(new, kept.blocks)
+        reopened = touched(new, kept.products.blocks)
         # From here on there is no state until all is done: after an error the next look tries again.
         self._last = None
         kept.listing, kept.tails = listing, {**kept.tails, **new_lines.reached}
@@ -147,9 +105,12 @@ class GrowingRun:
             kept.parts.setdefault(table, []).extend(parts)
         for block in reopened:
             self._reopen(block)
+        kept.products.keep([block for block in kept.products.blocks if block not in reopened])
         self._compact()
         dataset = self._finish(new_lines, choice)
-        return self._rebuild(dataset, changed=bool(reopened))
+        part, rebuilt = kept.products.rebuild(dataset)
+        self._last = (dataset, part)
+        return rebuilt
 
     def _read(self, run: NewLines) -> dict[str, list[Path]]:
         """Read the new lines; return the parts that they became."""
@@ -168,8 +129,6 @@ class GrowingRun:
             if (block / table).exists():
                 rows = (block / table).rename(self._kept.place(table))
                 self._kept.parts.setdefault(table, []).extend(sorted(rows.glob("*.parquet")))
-        self._kept.blocks.remove(block)
-        shutil.rmtree(block, ignore_errors=True)
 
     def _compact(self) -> None:
         """Join the many small parts of a table to one, so that looking at them stays cheap."""
@@ -203,27 +162,7 @@ class GrowingRun:
         tables = {table: [*parts, *last.get(table, [])] for table, parts in kept.parts.items() if table in SCHEMAS}
         tables.setdefault("diagnostics", last.get("diagnostics", []))
         key = folder.name
-        return Dataset(kept.folder, {**describe(run, choice, facts), "key": key, "tables": _names(tables)})
-
-    def _rebuild(self, dataset: Dataset, *, changed: bool) -> Rebuilt:
-        kept = self._kept
-        old = [path for name in ("open", "whole") for path in kept.folder.glob(f"{name}-*")]
-        part, whole = kept.place("open"), kept.place("whole")
-        if changed:
-            self._add_blocks()
-        build_whole(dataset, part, kept.sealed, whole)
-        if kept.frozen is not None and kept.blocks and not kept.frozen.still_holds(part, dataset.facts):
-            raise Rewritten("what sealed trajectories rest on has changed")
-        for path in old:
-            shutil.rmtree(path, ignore_errors=True)
-        self._last = (dataset, part)
-        return Merged(dataset, whole, side_by_side=(*kept.blocks, part), blocks=tuple(kept.blocks))
-
-    def _add_blocks(self) -> None:
-        kept = self._kept
-        kept.sealed = kept.place("sealed") if kept.blocks else None
-        if kept.sealed is not None:
-            add_parts(kept.sealed, kept.blocks)
+        return Dataset(kept.folder, {**describe(run, choice, facts), "key": key, "tables": shown(tables)})
 
     def settle(self) -> None:
         """Set aside what is done with, if it is much; between two looks, as it takes about as long as one."""
@@ -239,20 +178,15 @@ class GrowingRun:
         folder.mkdir()
         with connection:
             blocks, stay = divide(connection, folder)
-        kept.frozen = freeze(dataset, part, folder / "frozen.parquet")
+        built = []
         for block in blocks:
             tables = {table: [Path(name) for name in parts] for table, parts in dataset.manifest["tables"].items()}
             tables |= {table: sorted((block / table).glob("*.parquet")) for table in DIVIDED}
-            rows = Dataset(kept.folder, {**dataset.manifest, "tables": _names(tables)})
-            built = kept.place("block")
-            build_part(rows, built, part / "step_lives.parquet")
-            for table in (*DIVIDED, "keys.parquet"):
-                if (block / table).exists():
-                    (block / table).rename(built / table)
-            kept.blocks.append(built)
+            rows = Dataset(kept.folder, {**dataset.manifest, "tables": shown(tables)})
+            built.append(kept.products.build(rows, part, block))
         for table in DIVIDED:
             for old in kept.parts.pop(table, []):
                 old.unlink()
             kept.parts[table] = stay[table]
-        self._add_blocks()
+        kept.products.seal(dataset, part, built)
         self._last = None

@@ -7,7 +7,8 @@ run as a whole stays: the steps that were complete, the attempts, the start of t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,19 @@ _ROWS_OF = {
 }
 
 
+@contextmanager
+def open_keys(dataset: Dataset, part: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Yield a connection with the tables and ``open_keys``: the hashes of trajectories that are not done with."""
+    with dataset.connect() as connection:
+        _find_open(connection, part)
+        yield connection
+
+
+def _find_open(connection: duckdb.DuckDBPyConnection, part: Path) -> None:
+    views(connection, part, PRODUCTS)
+    connection.execute(f"CREATE TEMP TABLE open_keys AS {_OPEN}")
+
+
 def assign(dataset: Dataset, part: Path, size: int, least: int) -> duckdb.DuckDBPyConnection | None:
     """Say which trajectories can be set aside, if there are ``least`` of them, in blocks of about ``size``.
 
@@ -127,8 +141,7 @@ def assign(dataset: Dataset, part: Path, size: int, least: int) -> duckdb.DuckDB
         # The check counts alternatives over the rows of the whole run.
         connection.close()
         return None
-    views(connection, part, PRODUCTS)
-    connection.execute(f"CREATE TEMP TABLE open_keys AS {_OPEN}")
+    _find_open(connection, part)
     connection.execute(f"CREATE TEMP TABLE numbered AS {_NUMBERED.format(size=int(size))}")
     connection.execute(
         "CREATE TEMP TABLE assigned AS SELECT key, block FROM members JOIN numbered ON hash(group_id) = cluster "
@@ -185,8 +198,8 @@ def freeze(dataset: Dataset, part: Path, target: Path) -> Frozen:
     return Frozen(target, last[0], (wall[0], wall[1]), frozen_facts(dataset.facts))
 
 
-def touched(new: Mapping[str, Sequence[Path]], blocks: Sequence[Path]) -> list[Path]:
-    """Return the blocks that new rows speak of."""
+def keys_of(tables: Mapping[str, Sequence[Path]]) -> str | None:
+    """SQL of the hashes of all trajectories and groups that rows speak of; None if there are no rows."""
     keys = []
     for table, column in (
         ("trajectories", "trajectory_id"),
@@ -195,15 +208,18 @@ def touched(new: Mapping[str, Sequence[Path]], blocks: Sequence[Path]) -> list[P
         ("uses", "trajectory_id"),
         ("events", "coalesce(trajectory_id, group_id)"),
     ):
-        if new.get(table):
-            files = read_parquet(new[table], union_by_name=True)
+        if tables.get(table):
+            files = read_parquet(tables[table], union_by_name=True)
             keys.append(f"SELECT hash(({column})::VARCHAR) AS key FROM {files}")
-    if not keys or not blocks:
+    return " UNION ".join(keys) or None
+
+
+def touched(new: Mapping[str, Sequence[Path]], blocks: Sequence[Path]) -> list[Path]:
+    """Return the blocks that new rows speak of."""
+    if not blocks or (keys := keys_of(new)) is None:
         return []
     by_file = {str(block / "keys.parquet"): block for block in blocks}
     listed = read_parquet([block / "keys.parquet" for block in blocks], filename=True)
     with duckdb.connect() as connection:
-        rows = connection.execute(
-            f"SELECT DISTINCT filename FROM {listed} SEMI JOIN ({' UNION '.join(keys)}) USING (key)"
-        ).fetchall()
+        rows = connection.execute(f"SELECT DISTINCT filename FROM {listed} SEMI JOIN ({keys}) USING (key)").fetchall()
     return [by_file[file] for (file,) in rows]

@@ -62,7 +62,7 @@ def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
         assert figures(state.data) == figures(audit(tmp_path / "run").data)
         watching.settle()
         assert watching._growing is not None
-        return len(watching._growing._kept.blocks), watching._growing.resets
+        return len(watching._growing._kept.products.blocks), watching._growing.resets
 
     write(*step("a", 0, "a/0", "a/1"), *step("b", 1, "b/0", "b/1"))
     assert look() == (2, 0)
@@ -75,7 +75,7 @@ def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
     state = watching.refresh()
     assert state.data["violations"]["tokens"] == {"lo": 5, "hi": None}  # 2 - 0 = 2 > 1
     assert watching._growing is not None
-    assert len(watching._growing._kept.blocks) == 1
+    assert len(watching._growing._kept.products.blocks) == 1
     assert figures(state.data) == figures(audit(tmp_path / "run").data)
     watching.settle()
     write({"kind": "step", "step": 1, "version": 7, "started": 20.0, "ended": 25.0})

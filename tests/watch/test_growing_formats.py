@@ -13,6 +13,7 @@ from helpers.states import figures
 from staleness_audit import audit
 from staleness_audit.discovery import discover
 from staleness_audit.errors import AuditError
+from staleness_audit.watch import blocks
 from staleness_audit.watch.follow import Follower
 
 LINES = (".log", ".jsonl", ".txt", ".out")
@@ -55,11 +56,15 @@ def grow(sample: Path, run: Path, rng: random.Random, *, cut: bool) -> Iterator[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_every_look_at_a_growing_run_is_what_an_audit_says(framework: str, tmp_path: Path) -> None:
+def test_every_look_at_a_growing_run_is_what_an_audit_says(
+    framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files come in the order of their names: what is seen meanwhile need not make sense, only be the same.
 
-    Where lines stand alone, a watch says nothing of half a line: it reads it when its end is there.
+    Where lines stand alone, a watch says nothing of half a line: it reads it when its end is there. Blocks
+    are small, so that some are full, kept and set aside.
     """
+    monkeypatch.setattr(blocks, "BLOCK", 6)
     sample = next(iter(sorted(SAMPLES.glob(f"{framework}/*/run"))))
     run = tmp_path / "run"
     run.mkdir()

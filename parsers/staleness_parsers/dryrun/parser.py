@@ -73,6 +73,7 @@ class DryRunParser:
     name = "dryrun"
     version = "1"
     card = control.CARD
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the streams by their first row, the configuration and ``run.log`` by their words."""
@@ -117,11 +118,9 @@ class _Finish:
             rebuild.prepare(self._db)
             self._simulation_table(found, console)
             rebuild.join(self._db)
-            self._read_occupancy()
-            rebuild.trace(self._db)
-            rebuild.write(self._db, self._sink)
+            tally = rebuild.write(self._db, self._sink, self._read_occupancy)
             self._write_console_figures(found, console)
-            findings = find(self._db)
+            findings = find(self._db, tally)
             report_damage(self._db, self._sink)
             report_findings(self._db, findings, found, self._sink, settings_open=open_settings)
             self._report_copies()
@@ -216,10 +215,14 @@ class _Finish:
     # -- instance streams ----------------------------------------------------------------------------------------
 
     def _read_occupancy(self) -> None:
-        """Read the rows that matter from the instance streams into ``state`` and ``last_state``."""
-        wanted = 'SELECT source, attempt, k, line, "start", size FROM wanted ORDER BY source, "start"'
-        last = 'SELECT source, attempt, NULL AS k, line, "start", size FROM last_place ORDER BY source, "start"'
-        for places, needed in ((wanted, "inside USING (attempt, rid, k)"), (last, "cand USING (attempt, rid)")):
+        """Read the rows that matter to a block from the instance streams into ``state``."""
+        wanted = 'SELECT DISTINCT source, attempt, k, line, "start", size FROM block_places ORDER BY source, "start"'
+        last = (
+            'SELECT source, attempt, NULL AS k, line, "start", size FROM last_place '
+            'WHERE attempt IN (SELECT attempt FROM block_cands WHERE latest IS NOT NULL) ORDER BY source, "start"'
+        )
+        needed_of = "block_insides USING (attempt, rid, k)", "block_cands USING (attempt, rid)"
+        for places, needed in zip((wanted, last), needed_of, strict=True):
             for batch in self._states(places):
                 self._db.register("batch", batch)
                 self._db.execute(f"INSERT INTO state SELECT b.* FROM batch b SEMI JOIN {needed}")  # noqa: S608
@@ -234,13 +237,7 @@ class _Finish:
             rows = streams.read_rows(self._run, source, [(place[3], place[4], place[5]) for place in mine])
             for place, row in zip(mine, rows, strict=False):
                 if row.why:
-                    self._sink.diagnose(
-                        "warning",
-                        "occupancy-unreadable",
-                        f"It should tell the tokens at a weight update, but {row.why}; versions become intervals.",
-                        source=source,
-                        line=place[3],
-                    )
+                    self._db.execute("INSERT INTO unreadable VALUES (?, ?, ?)", [source, place[3], row.why])
                 count = len(row.generated)
                 columns["attempt"] += [place[1]] * count
                 columns["rid"] += row.generated.keys()

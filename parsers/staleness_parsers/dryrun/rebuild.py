@@ -3,17 +3,20 @@
 The queries are files, each headed by what a row of its product is, and build on each other:
 
 * ``sql/join``: from rows to steps and requests, and to the occupancy rows that have to be read;
-* ``sql/tracing``: from the token counts read there to runs of tokens of one version;
-* ``sql/tables``: rows of the event tables; what stands before ``_`` in a file's name is the table.
+* ``sql/tracing``: from the token counts read there to runs of tokens of one version, for the requests of a block;
+* ``sql/blocks``: rows of the event tables that tell of single requests, for those of a block, and ``sql/tally``, what
+  is found out about them; ``sql/tables``: all other rows. What stands before ``_`` in a file's name is the table.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import duckdb
 
     from staleness_audit.parser import Sink
@@ -28,6 +31,11 @@ _MACROS = (
     """
     CREATE TEMP MACRO moment(seconds, shift) AS make_timestamptz((round(seconds * 1e6) + shift * 1000000)::BIGINT)
     """,
+    # Where in the run a request belongs: its number, after those of earlier simulations.
+    """
+    CREATE TEMP MACRO era_of(attempt, rid) AS
+        attempt::BIGINT * 1099511627776 + greatest(least(rid // 256, 1099511627775), 0)
+    """,
 )
 
 
@@ -38,21 +46,42 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def join(connection: duckdb.DuckDBPyConnection) -> None:
-    """Find steps, requests and the occupancy rows to read (``wanted``, ``last_place``); needs table ``simulation``."""
+    """Find steps, requests and the occupancy rows to read (``wanted``, ``last_place``); needs table ``simulation``.
+
+    What tells of single requests is in views by era: ``lives``, ``cands``, ``insides``, ``places``.
+    """
     for query in (*_MACROS, *_queries("join")[3:]):
         connection.execute(query)
 
 
-def trace(connection: duckdb.DuckDBPyConnection) -> None:
-    """Derive the runs of tokens (``span``) once ``state`` is filled."""
-    for query in _queries("tracing"):
+def trace(connection: duckdb.DuckDBPyConnection, read: Callable[[], None]) -> None:
+    """Derive the runs of tokens (``span``) of a block; ``read`` fills ``state`` and ``unreadable``."""
+    empty = 2
+    for query in _queries("tracing")[:empty]:
+        connection.execute(query)
+    read()
+    for query in _queries("tracing")[empty:]:
         connection.execute(query)
 
 
-def write(connection: duckdb.DuckDBPyConnection, sink: Sink) -> None:
-    """Write all event tables."""
-    for name, query in zip(_names("tables"), _queries("tables"), strict=True):
-        sink.write_query(name.removesuffix(".sql").split("_")[0], connection, query)
+def write(connection: duckdb.DuckDBPyConnection, sink: Sink, read: Callable[[], None]) -> list[tuple[Any, ...]]:
+    """Write all event tables; return the rows of ``sql/tally``. ``read``: see ``trace``."""
+    for table, query in _tables("tables"):
+        sink.write_query(table, connection, query)
+    return sink.write_blocks(
+        connection,
+        ("lives", "cands", "insides", "places"),
+        _tables("blocks"),
+        beside=("rules", "part", "torn"),
+        first=lambda: trace(connection, read),
+        tally=(resources.files("staleness_parsers.dryrun") / "sql" / "tally.sql").read_text(),
+    )
+
+
+def _tables(folder: str) -> list[tuple[str, str]]:
+    """Event tables and the queries of their rows."""
+    names = [name.removesuffix(".sql").split("_")[0] for name in _names(folder)]
+    return list(zip(names, _queries(folder), strict=True))
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from staleness_audit.parser import Sink
 from staleness_parsers.dryrun.simulations import Simulation
@@ -75,12 +75,20 @@ CHECKS: Final = (
         "{lost} request numbers of simulation {attempt} occur in no row; what became of those requests is unknown.",
     ),
     Check(
+        "occupancy-unreadable",
+        "warning",
+        None,
+        "SELECT DISTINCT source, line, why FROM tally WHERE what = 'unreadable' ORDER BY ALL",
+        "It should tell the tokens at a weight update, but {why}; versions become intervals.",
+    ),
+    Check(
         "occupancy-missing",
         "warning",
         None,
         """
-        SELECT attempt, count(DISTINCT rid) AS requests, count(DISTINCT k) AS updates, NULL AS source, NULL AS line
-        FROM inside ANTI JOIN state USING (attempt, rid, k) GROUP BY attempt ORDER BY ALL
+        SELECT attempt, sum(requests)::BIGINT AS requests,
+            len(list_distinct(flatten(list(updates)))) AS updates, NULL AS source, NULL AS line
+        FROM tally WHERE what = 'untold' GROUP BY attempt ORDER BY ALL
         """,
         "No readable row of the instance streams tells how far {requests} requests of simulation {attempt} were at "
         "{updates} weight updates; their versions are intervals. Keep logs/instance/*.jsonl.",
@@ -102,7 +110,7 @@ CHECKS: Final = (
         "warning",
         None,
         """
-        SELECT attempt, rid, source, line FROM chunk WHERE bad
+        SELECT attempt, rid, source, line FROM tally WHERE what = 'contradicted'
         UNION ALL
         SELECT attempt, rid, source, final_line FROM req WHERE generated_lo <> generated_hi ORDER BY ALL
         """,
@@ -137,9 +145,19 @@ class Findings:
     requests_per_step: int | None
 
 
-def find(db: duckdb.DuckDBPyConnection) -> Findings:
-    """Count what facts and hints depend on."""
-    blurred = "SELECT count(DISTINCT (attempt, rid)) FROM span WHERE version_lo IS DISTINCT FROM version_hi"
+_TALLY: Final = (
+    "what VARCHAR, attempt INTEGER, rid BIGINT, requests BIGINT, updates BIGINT[], source VARCHAR, line BIGINT, "
+    "why VARCHAR"
+)
+"""Columns of ``sql/tally``."""
+
+
+def find(db: duckdb.DuckDBPyConnection, tally: Sequence[tuple[Any, ...]]) -> Findings:
+    """Count what facts and hints depend on; ``tally``: rows of ``sql/tally`` of all blocks, which become a table."""
+    db.execute(f"CREATE TEMP TABLE tally ({_TALLY})")
+    for row in tally:
+        db.execute("INSERT INTO tally VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+    blurred = "SELECT coalesce(sum(requests), 0)::BIGINT FROM tally WHERE what = 'blurred'"
     rows = db.execute("SELECT attempt, count(*) FROM step WHERE train_line IS NOT NULL GROUP BY attempt").fetchall()
     sizes = db.execute("SELECT DISTINCT n_reqs FROM step WHERE n_reqs IS NOT NULL").fetchall()
     return Findings(

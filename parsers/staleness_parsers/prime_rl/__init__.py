@@ -40,6 +40,7 @@ class PrimeRL:
     version = "1"
     card = CARD
     assumptions = ASSUMPTIONS
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the rollout folders, the resolved configuration, or the orchestrator's own log."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import duckdb
 
-from staleness_audit.parser import Sink
 from staleness_parsers.prime_rl.build import Build
 from staleness_parsers.prime_rl.lives import _fill
 from staleness_parsers.prime_rl.settings import Settings
@@ -87,17 +86,15 @@ def prepare(
     )
 
 
-def write_fates(
+def find_fates(
     connection: duckdb.DuckDBPyConnection,
-    sink: Sink,
     settings: Settings,
     build: Build,
     *,
     whole: bool,
     batches_whole: bool,
-    unscheduled: str,
-) -> None:
-    """Write terminal events of all recorded traces that were not shipped.
+) -> Sequence[tuple[str, str]]:
+    """Make the table ``possible`` and return the queries of the terminal events of all traces that were not shipped.
 
     ``whole``: no trace file and no line of one was lost; otherwise absence proves nothing. ``batches_whole``: this
     holds for the files of shipped traces; otherwise any trace may have been trained.
@@ -109,15 +106,14 @@ def write_fates(
             bound="NULL" if settings.bound is None else settings.bound,
             enforces="NULL" if build.enforces is None else str(build.enforces).lower(),
             filters=str(settings.filters_zero).lower(),
-            unscheduled=unscheduled,
         )
     )
     connection.execute(_POSSIBLE.format(whole=str(whole).lower()))
     if whole:
         _reconcile(connection)
-    sink.write_query("events", connection, _FAILED.format(unscheduled=unscheduled))
-    sink.write_query(
-        "events", connection, _FATES.format(whole=str(whole).lower(), all_known=str(batches_whole).lower())
+    return (
+        ("events", _FAILED),
+        ("events", _FATES.format(whole=str(whole).lower(), all_known=str(batches_whole).lower())),
     )
 
 
@@ -128,11 +124,15 @@ def _reconcile(connection: duckdb.DuckDBPyConnection) -> None:
 
 _ARRIVALS = """
 CREATE TEMP TABLE arrivals AS
--- Records of `all` in the order of their arrival, per attempt.
-SELECT *, row_number() OVER (PARTITION BY attempt ORDER BY step, source, line, ordinal) AS seq
-FROM (SELECT *, row_number() OVER (PARTITION BY trajectory ORDER BY step, source, line, ordinal) AS place
-      FROM seen WHERE part = 'all')
-WHERE place = 1
+-- Records of `all`, with a number that grows with their arrival.
+WITH first AS (
+    SELECT arg_min(nth, (step, source, line, ordinal)) AS nth FROM seen WHERE part = 'all' GROUP BY trajectory),
+files AS (
+    SELECT step, source, row_number() OVER (ORDER BY step, source) AS file
+    FROM (SELECT DISTINCT step, source FROM seen WHERE part = 'all'))
+SELECT attempt, grp, episode, env, step, form, reward, named, clean, trainable, tokens,
+    (file::HUGEINT << 96) + (line::HUGEINT << 32) + ordinal AS seq
+FROM seen JOIN first USING (nth) JOIN files USING (step, source)
 """
 
 _GROUPS = """
@@ -160,7 +160,7 @@ FROM arrived a LEFT JOIN shipped s ON s.attempt = a.attempt AND s.grp = a.grp
 _OPEN = """
 CREATE TEMP TABLE waiting AS
 -- Clean traces that were never shipped, with everything the rules ask for.
-SELECT m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.tokens,
+SELECT m.era, m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.tokens,
     f.complete, f.done, f.done_in, f.failures_unseen, f.size IS NULL AS size_unknown, f.overtaken,
     w.* EXCLUDE (attempt),
     coalesce(e.curriculum AND w.gates, true) AS gated,
@@ -173,13 +173,13 @@ SELECT m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_
     m.v_start + CAST({bound} AS INTEGER) + 2 AS stale_from,
     (SELECT min(g.done_in) FROM finalized g WHERE g.attempt = m.attempt AND g.complete
         AND g.done_in >= m.v_start + CAST({bound} AS INTEGER) + 2 AND g.done > f.done) AS swept_in
-FROM main m
+FROM lives m
 LEFT JOIN finalized f ON f.attempt = m.attempt AND f.grp = coalesce(m.grp, m.episode)
 LEFT JOIN watches w ON w.attempt = m.attempt
 LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env
 LEFT JOIN (SELECT attempt, prefix, min(reason) AS reason, min(step) AS step FROM drops GROUP BY ALL
            HAVING count(DISTINCT reason) = 1) d ON d.attempt = m.attempt AND starts_with(m.grp, d.prefix)
-WHERE NOT m.shipped AND m.clean AND NOT {unscheduled}
+WHERE NOT m.shipped AND m.clean AND NOT m.unscheduled
 """
 
 _POSSIBLE = """
@@ -227,7 +227,7 @@ rules AS (
              WHEN queued OR unsure THEN true
              ELSE NOT (enforces IS NOT DISTINCT FROM true AND certainly_old) OR names_groups END AS may_wait
     FROM facts)
-SELECT trajectory, grp, attempt, source, line, ordinal, form, is_last,
+SELECT era, trajectory, grp, attempt, source, line, ordinal, form, is_last,
     -- known from what is there, not from what is missing: a line in the log, or a group that was too old when complete
     coalesce(drop_reason = 'stale' OR stale_at_once, false) AS shown,
     may_group, may_stale, may_zero, may_filter,
@@ -266,15 +266,15 @@ _FAILED = """
 SELECT line AS seq, CASE WHEN cancelled THEN 'cancelled' ELSE 'lost' END AS kind, trajectory AS trajectory_id,
     grp AS group_id, attempt, arrived_in AS step, CASE WHEN cancelled THEN 'stale' ELSE 'error' END AS reason,
     'recorded' AS evidence, source, line, CASE WHEN named THEN 'traces[' || ordinal || ']' END AS locator
-FROM (SELECT *, coalesce(starts_with(error, 'Cancelled: Off-policy cancel'), false) AS cancelled FROM main)
-WHERE NOT shipped AND NOT clean AND NOT {unscheduled}
+FROM (SELECT *, coalesce(starts_with(error, 'Cancelled: Off-policy cancel'), false) AS cancelled FROM block_lives)
+WHERE NOT shipped AND NOT clean AND NOT unscheduled
 """
 
 _FATES = """
 WITH counted AS (
     SELECT *, CAST(may_group AS INTEGER) + CAST(may_stale AS INTEGER) + CAST(may_zero AS INTEGER)
         + CAST(may_filter AS INTEGER) + CAST(may_pend AS INTEGER) + CAST(may_lose AS INTEGER) AS ways
-    FROM possible),
+    FROM block_possible),
 fates AS (
     SELECT *, 'dropped' AS kind, 'group' AS reason FROM counted WHERE may_group
     UNION ALL SELECT *, 'dropped', 'stale' FROM counted WHERE may_stale

@@ -59,7 +59,8 @@ def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFact
                 connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM {table}_none")  # noqa: S608 - our names
             elif table != "prime_turns":
                 # Asked many times; a view would open all its parts each time.
-                connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM {table}")  # noqa: S608 - our names
+                columns = "* EXCLUDE (agent, dispatch_step, commit)" if table == "prime_traces" else "*"
+                connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {columns} FROM {table}")  # noqa: S608 - our names
         found = launches(log, metrics, settings.shown.get("resume.step"))
         build = recognise(*_forms(connection), found, labels_assumed_exact=assume.get("start-versions") == "exact")
         stories = [tell(launch, build) for launch in found]
@@ -295,13 +296,11 @@ def _write_lives_and_fates(
         watches,
     )
     unscheduled = _unscheduled(connection, stories, settings, envs)
-    condition = "(trajectory IN (SELECT trajectory FROM unscheduled))"
-    lives.write_lives(connection, sink, settings, build, condition)
+    lives.divide(connection)
     damaged = bool(connection.sql("SELECT 1 FROM prime_damage LIMIT 1").fetchall())
     whole = not (lost or missing or damaged)
-    fates.write_fates(
-        connection, sink, settings, build, whole=whole, batches_whole=not (lost or damaged), unscheduled=condition
-    )
+    became = fates.find_fates(connection, settings, build, whole=whole, batches_whole=not (lost or damaged))
+    lives.write_lives(connection, sink, settings, build, became)
     _write_cancelled(connection, sink, [*(one for story in stories for one in story.cancelled), *unscheduled], build)
 
 

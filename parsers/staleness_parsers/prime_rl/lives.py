@@ -16,6 +16,8 @@ from staleness_parsers.prime_rl.build import Build
 from staleness_parsers.prime_rl.launches import Apply, Launch, replaced
 from staleness_parsers.prime_rl.settings import Settings
 
+_ROWS_AT_ONCE = 500
+
 
 def load(
     connection: duckdb.DuckDBPyConnection,
@@ -45,71 +47,82 @@ def load(
         source = settings.source(env)
         rows.append((env, source.group_size, source.policy is False, source.exact_advantage, source.curriculum))
     _fill(connection, "envs", rows)
-    connection.execute(_SEEN)
+    earliest = min(one.number for one in launches)
+    undated = any(one.started is None and one.number > earliest for one in launches)
+    connection.execute((_SEEN_UNDATED if undated else _SEEN).format(attempt=_writer(launches)))
     connection.execute(_MAIN.format(zero=int(build.zero_based)))
 
 
+def _writer(launches: Sequence[Launch]) -> str:
+    """SQL of the attempt that wrote an occurrence: the last one that could have, else the first."""
+    cases = "".join(
+        f" WHEN {-1 if one.resumed_after is None else int(one.resumed_after)} < step AND "
+        f"{'true' if one.started is None else f'coalesce(began >= {one.started!r}, scored >= {one.started!r}, true)'} "
+        f"THEN {int(one.number)}"
+        for one in sorted(launches, key=lambda one: -one.number)
+    )
+    return f"CAST(CASE{cases} ELSE {min(int(one.number) for one in launches)} END AS INTEGER)"
+
+
 def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-    if rows:
-        marks = ", ".join("?" for _ in rows[0])
-        connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608 - names are ours
+    for at in range(0, len(rows), _ROWS_AT_ONCE):
+        some = rows[at : at + _ROWS_AT_ONCE]
+        values = ", ".join(f"({', '.join('?' for _ in row)})" for row in some)
+        connection.execute(f"INSERT INTO {table} VALUES {values}", [cell for row in some for cell in row])  # noqa: S608 - names are ours
 
 
 _SEEN = """
-CREATE TEMP TABLE seen AS
+CREATE TEMP VIEW seen AS
 -- One row per occurrence of a train trace in a file, with the attempt that wrote it: the last one that could have.
--- Attempts append to the same files, so where no date tells the last traces of a batch are the last attempt's, as many
--- as its step line says.
+SELECT *, {attempt} AS attempt, rowid AS nth FROM prime_traces WHERE role = 'train'
+"""
+
+_SEEN_UNDATED = """
+CREATE TEMP TABLE seen AS
+-- The same, where attempts append to the same files and no date tells: then the last traces of a batch are the last
+-- attempt's, as many as its step line says.
 WITH placed AS (
-    SELECT t.*, row_number() OVER (
-        PARTITION BY t.step, t.part ORDER BY t.source DESC, t.line DESC, t.ordinal DESC) AS from_end
-    FROM prime_traces t WHERE t.role = 'train'),
+    SELECT *, rowid AS nth, row_number() OVER (
+        PARTITION BY step, part ORDER BY source DESC, line DESC, ordinal DESC) AS from_end
+    FROM prime_traces WHERE role = 'train'),
 reached AS (
     SELECT attempt, step, sum(traces) OVER (PARTITION BY step ORDER BY attempt DESC) AS so_far FROM counts)
-SELECT t.* EXCLUDE (from_end), coalesce(
+SELECT * EXCLUDE (from_end), coalesce(
     (SELECT max(r.attempt) FROM reached r
-     WHERE r.step = t.step AND t.part = 'effective' AND t.from_end <= r.so_far
-       AND EXISTS (SELECT 1 FROM launches WHERE started IS NULL AND attempt > (SELECT min(attempt) FROM launches))),
-    (SELECT max(l.attempt) FROM launches l
-     WHERE coalesce(l.resumed, -1) < t.step
-       AND (l.started IS NULL OR coalesce(t.began, t.scored) IS NULL OR l.started <= coalesce(t.began, t.scored))),
-    (SELECT min(attempt) FROM launches)) AS attempt
+     WHERE r.step = t.step AND t.part = 'effective' AND t.from_end <= r.so_far),
+    {attempt}) AS attempt
 FROM placed t
 """
 
 _MAIN = """
 CREATE TEMP TABLE main AS
 -- One row per trajectory: its best occurrence (shipped before arrived, then the first), and when it arrived.
-WITH ranked AS (
-    SELECT *, row_number() OVER (
-        PARTITION BY trajectory ORDER BY part = 'effective' DESC, step, source, line, ordinal) AS place
-    FROM seen),
-bounds AS (
+WITH bounds AS (
     SELECT trajectory, min(step) FILTER (part = 'all') AS arrived_in, min(step) - 1 + {zero} AS newest,
-           bool_or(part = 'effective' AND filtered IS NOT TRUE) AS shipped
+           bool_or(part = 'effective' AND filtered IS NOT TRUE) AS shipped,
+           arg_min(nth, (part <> 'effective', step, source, line, ordinal)) AS best
     FROM seen GROUP BY trajectory)
-SELECT r.* EXCLUDE (place), b.arrived_in, b.newest, b.shipped,
+SELECT r.* EXCLUDE (nth), b.arrived_in, b.newest, b.shipped,
        r.v_start IS NULL AND coalesce(e.frozen, false) AS frozen,
        -- the weights an attempt starts from are loaded before its first group opens: no label is early there
        CASE WHEN l.resumed < r.step THEN greatest(l.resumed, 0) ELSE 0 END AS first_version
-FROM ranked r JOIN bounds b USING (trajectory)
+FROM seen r JOIN bounds b ON r.nth = b.best
 LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM r.env
 LEFT JOIN launches l ON l.attempt = r.attempt
-WHERE r.place = 1 AND (b.shipped OR r.trainable IS NOT FALSE)
+WHERE (b.shipped OR r.trainable IS NOT FALSE)
 """
 
 _TURN_VERSIONS = """
-CREATE TEMP VIEW turn_versions AS
 WITH turns AS (
-    SELECT n.*, m.attempt, m.v_start, m.v_end, m.newest, m.frozen, m.first_version, m.form, m.shipped, m.clean,
+    SELECT n.*, m.attempt, m.v_start, m.v_end, m.newest, m.frozen, m.first_version, m.form, m.shipped, m.clean, m.older,
            coalesce(n.call_start, m.began) AS since,
            coalesce(n.call_end, m.scored) AS until
-    FROM prime_turns n JOIN main m ON n.trajectory = m.trajectory AND n.source = m.source AND n.line = m.line
-         AND n.ordinal = m.ordinal),
+    -- Of other steps, whole files of turns need not be opened.
+    FROM prime_turns n JOIN block_lives m ON n.trajectory = m.trajectory AND n.source = m.source AND n.line = m.line
+         AND n.ordinal = m.ordinal AND n.step = m.step),
 dated AS (
-    SELECT t.*, e.version AS served, b.version - 1 AS unserved, r.older
+    SELECT t.*, e.version AS served, b.version - 1 AS unserved
     FROM turns t
-    LEFT JOIN replaced r ON t.attempt = r.attempt AND t.v_start = r.version
     ASOF LEFT JOIN ends e ON t.attempt = e.attempt AND t.since >= e.at_time
     ASOF LEFT JOIN begins b ON t.attempt = b.attempt AND t.until < b.at_time),
 recorded AS (
@@ -159,7 +172,11 @@ FROM (
              WHEN contiguous THEN least(greatest(room - head, 0), tokens)
              ELSE least(tokens, greatest(room, 0)) END AS kept_hi
     FROM (SELECT *, CASE WHEN length IS NULL THEN NULL ELSE CAST({seq_len} AS BIGINT) - position END AS room
-          FROM turn_versions))
+          FROM ({versions})))
+"""
+
+_OUTSIDE = """
+SELECT count(*), min(source), arg_min(line, (source, line)) FROM ({versions}) WHERE NOT consistent
 """
 
 _TRAJECTORIES = """
@@ -167,10 +184,12 @@ SELECT trajectory AS trajectory_id, grp AS group_id, attempt, 'train' AS role,
     false AS anonymous, 1 AS multiplicity_lo, 1 AS multiplicity_hi, prompt AS prompt_tokens,
     CASE WHEN named THEN 'recorded' ELSE 'derived' END AS evidence, source, line,
     CASE WHEN form = 'episode' AND named THEN 'traces[' || ordinal || ']' END AS locator
-FROM main WHERE NOT {unscheduled}
-UNION ALL
-SELECT trajectory, grp, min(attempt), 'eval', false, 1, 1, NULL, 'recorded',
-    min(source), min(line), NULL
+FROM block_lives WHERE NOT unscheduled
+"""
+
+_EVALUATED = """
+SELECT trajectory AS trajectory_id, grp AS group_id, min(attempt) AS attempt, 'eval' AS role, false AS anonymous,
+    1 AS multiplicity_lo, 1 AS multiplicity_hi, 'recorded' AS evidence, min(source) AS source, min(line) AS line
 FROM (SELECT t.*, (SELECT max(attempt) FROM launches) AS attempt FROM prime_traces t WHERE role = 'eval')
 GROUP BY trajectory, grp, episode
 """
@@ -178,7 +197,7 @@ GROUP BY trajectory, grp, episode
 _USES = """
 SELECT trajectory AS trajectory_id, attempt, step, 'recorded' AS evidence, arg_min(source, line) AS source,
     min(line) AS line, CASE WHEN any_value(form) = 'episode' THEN 'traces[' || min(ordinal) || ']' END AS locator
-FROM seen WHERE part = 'effective' AND filtered IS NOT TRUE
+FROM block_occurrences WHERE part = 'effective' AND filtered IS NOT TRUE
 GROUP BY trajectory, attempt, step
 """
 
@@ -188,52 +207,104 @@ SELECT grp AS group_id, min(attempt) AS attempt, count(DISTINCT episode) AS memb
     CASE WHEN max(e.group_size) IS NOT NULL THEN greatest(max(e.group_size), count(DISTINCT episode)) END AS members_hi,
     1 AS multiplicity_lo, 1 AS multiplicity_hi,
     'derived' AS evidence, min(source) AS source, arg_min(line, source) AS line
-FROM main m LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env WHERE grp IS NOT NULL GROUP BY grp
+FROM block_lives m LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env WHERE grp IS NOT NULL GROUP BY grp
 """
 
 _EVENTS = """
 SELECT line AS seq, make_timestamp(CAST(round(ts * 1e6) AS BIGINT)) AS ts, kind, trajectory AS trajectory_id,
     grp AS group_id, attempt, v_start AS version_lo, v_start AS version_hi, 'derived' AS evidence, source, line
 FROM (
-    SELECT line, began AS ts, 'admitted' AS kind, trajectory, grp, attempt, v_start, source FROM main
+    SELECT line, began AS ts, 'admitted' AS kind, trajectory, grp, attempt, v_start, source FROM block_lives
     WHERE began IS NOT NULL
     UNION ALL
-    SELECT line, generated, 'finished', trajectory, grp, attempt, NULL, source FROM main WHERE generated IS NOT NULL
+    SELECT line, generated, 'finished', trajectory, grp, attempt, NULL, source FROM block_lives
+    WHERE generated IS NOT NULL
     UNION ALL
-    SELECT line, scored, 'enqueued', trajectory, grp, attempt, NULL, source FROM main
+    SELECT line, scored, 'enqueued', trajectory, grp, attempt, NULL, source FROM block_lives
     WHERE scored IS NOT NULL AND clean AND arrived_in IS NOT NULL)
 """
 
 
-def write_lives(
-    connection: duckdb.DuckDBPyConnection, sink: Sink, settings: Settings, build: Build, unscheduled: str
-) -> None:
-    """Write trajectories, groups, spans, uses and their first and last moments.
+_LIVES = """
+-- Trajectories and their occurrences by era: the first step in which one of their group was seen. A group of which one
+-- waits, or may have, has one below zero, as what became of it may be told much later.
+CREATE TEMP TABLE eras AS
+SELECT coalesce(s.grp, trajectory) AS family,
+    CASE WHEN bool_and(coalesce(m.shipped OR NOT m.clean, false)) THEN min(s.step) ELSE -1 - min(s.step) END AS era
+FROM seen s LEFT JOIN main m USING (trajectory) GROUP BY family;
+CREATE TEMP VIEW lives AS
+SELECT m.*, r.older, era, trajectory IN (SELECT trajectory FROM unscheduled) AS unscheduled
+FROM main m JOIN eras ON family = coalesce(grp, trajectory)
+LEFT JOIN replaced r ON r.attempt = m.attempt AND r.version = m.v_start;
+CREATE TEMP VIEW occurrences AS
+SELECT s.* EXCLUDE (nth), era FROM seen s JOIN eras ON family = coalesce(grp, trajectory);
+CREATE TEMP VIEW updates_around AS
+-- The updates among which the turns of an era lie: from the last end before them to the first begin after them.
+WITH lying AS (
+    SELECT era, attempt, min(least(first_call, began)) AS since, max(greatest(last_call, scored)) AS until
+    FROM lives GROUP BY ALL),
+around AS (
+    SELECT lying.era, lying.attempt, coalesce(max(e.at_time), '-infinity'::DOUBLE) AS first
+    FROM lying LEFT JOIN ends e ON e.attempt = lying.attempt AND e.at_time <= since GROUP BY ALL),
+until AS (
+    SELECT lying.era, lying.attempt,
+        coalesce(min(b.at_time), CASE WHEN until IS NULL THEN '-infinity' ELSE 'infinity' END::DOUBLE) AS last
+    FROM lying LEFT JOIN begins b ON b.attempt = lying.attempt AND b.at_time > until
+    GROUP BY lying.era, lying.attempt, until)
+SELECT era, u.*
+FROM around JOIN until USING (era, attempt)
+JOIN (SELECT *, 'begin' AS what FROM begins UNION ALL SELECT *, 'end' FROM ends) u
+    ON u.attempt = around.attempt AND u.at_time BETWEEN first AND last;
+"""
 
-    ``unscheduled``: an SQL condition on ``main`` for recorded members that may never have been dispatched (older code).
+
+def divide(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make ``lives``, ``occurrences`` and ``updates_around``, with eras; needs the table ``unscheduled``."""
+    connection.execute(_LIVES)
+
+
+def write_lives(
+    connection: duckdb.DuckDBPyConnection,
+    sink: Sink,
+    settings: Settings,
+    build: Build,
+    fates: Sequence[tuple[str, str]],
+) -> None:
+    """Write trajectories, groups, spans, uses and their first and last moments; needs ``divide``.
+
+    ``fates``: queries of further events, over ``block_lives`` and ``block_possible``.
     """
     seq_len = "NULL" if settings.seq_len is None else str(settings.seq_len)
-    connection.execute(
-        _TURN_VERSIONS.format(early_label=str(build.early_label).lower(), most_skipped=settings.most_skipped)
-    )
-    sink.write_query("trajectories", connection, _TRAJECTORIES.format(unscheduled=unscheduled))
-    sink.write_query("groups", connection, _GROUPS)
+    versions = _TURN_VERSIONS.format(early_label=str(build.early_label).lower(), most_skipped=settings.most_skipped)
     spans = _SPANS.format(
         seq_len=seq_len,
         assumed_cut=str(settings.seq_len_assumed).lower(),
         assumed_start=str(build.label_assumed).lower(),
+        versions=versions,
     )
-    sink.write_query("spans", connection, spans)
-    sink.write_query("uses", connection, _USES)
-    sink.write_query("events", connection, _EVENTS)
-    query = "SELECT count(*), any_value(source), any_value(line) FROM turn_versions WHERE NOT consistent"
-    (row,) = connection.sql(query).fetchall()
-    if row[0]:
+    sink.write_query("trajectories", connection, _EVALUATED)
+    found = sink.write_blocks(
+        connection,
+        ("lives", "occurrences", "possible", "updates_around"),
+        (
+            ("trajectories", _TRAJECTORIES),
+            ("groups", _GROUPS),
+            ("spans", spans),
+            ("uses", _USES),
+            ("events", _EVENTS),
+            *fates,
+        ),
+        beside=("envs",),
+        tally=_OUTSIDE.format(versions=versions),
+    )
+    outside = [row for row in found if row[0]]
+    if outside:
+        first = min(row[1:] for row in outside)
         sink.diagnose(
             "warning",
             "clocks-disagree",
-            f"{row[0]} turns lie outside the updates that their versions allow; their log times are not used. "
-            "Were the environment servers' clocks set?",
-            source=row[1],
-            line=row[2],
+            f"{sum(row[0] for row in outside)} turns lie outside the updates that their versions allow; their log "
+            "times are not used. Were the environment servers' clocks set?",
+            source=first[0],
+            line=first[1],
         )

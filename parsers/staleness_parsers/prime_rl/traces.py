@@ -56,6 +56,8 @@ TRACES = pa.schema(
         ("began", pa.float64()),
         ("generated", pa.float64()),
         ("scored", pa.float64()),
+        ("first_call", pa.float64()),
+        ("last_call", pa.float64()),
         ("commit", pa.string()),
     ]
 )
@@ -403,7 +405,11 @@ class _Rows:
     def trace(self, where: TraceFile, line: int, ordinal: int, values: dict[str, Any], turns: list[Turn]) -> None:
         """Take one trace. Turns of eval work are not needed and left out."""
         key = {"part": where.part, "step": where.step, "source": where.file.source, "line": line, "ordinal": ordinal}
-        self._traces.append({"role": where.role, **key, **values})
+        calls = {
+            "first_call": min((turn.call_start for turn in turns if turn.call_start is not None), default=None),
+            "last_call": max((turn.call_end for turn in turns if turn.call_end is not None), default=None),
+        }
+        self._traces.append({"role": where.role, **key, **values, **calls})
         if where.role == "train":
             first = (values["trajectory"], *key.values())
             self._turns.extend((*first, *turn) for turn in turns)

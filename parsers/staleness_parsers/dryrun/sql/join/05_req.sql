@@ -2,11 +2,12 @@
 --   final                 a row after its admission tells its final generated, v_min, v_max
 --   generated_lo/hi       equal, unless its rows contradict each other
 --   completed, discarded  it reached its target length; it has a drop row
+--   rows, last_line       how many rows it has, and the last of them: as a stream only grows, they tell all of its rows
 --   end_line, end_t       its complete row, or its drop row if it was cancelled
 CREATE TEMP TABLE req AS
 SELECT
     attempt, rid, any_value(source) AS source,
-    min(line) AS first_line,
+    count(*) AS rows, min(line) AS first_line, max(line) AS last_line,
     min(line) FILTER (event = 'admit') AS admit_line,
     min(line) FILTER (event IN ('complete', 'drop')) AS end_line,
     max(line) FILTER (event <> 'admit') AS final_line,

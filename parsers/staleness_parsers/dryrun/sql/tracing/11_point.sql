@@ -4,7 +4,7 @@
 --                may be lost, anywhere up to its target length
 --   known        false at an update of which no occupancy row was found
 --   v_lo, v_hi   version served from then on
-CREATE TEMP TABLE point AS
+CREATE OR REPLACE TEMP TABLE point AS
 WITH last_seen AS (
     SELECT state.attempt, rid, max(generated) AS generated, max(t) AS t, bool_or(covers) AS covers
     FROM state
@@ -19,15 +19,13 @@ SELECT
     c.attempt, c.rid, -1 AS pos, c.admit_time AS t, 0 AS g_lo, 0 AS g_hi, true AS known,
     coalesce(c.v_traj, c.v_min, 0) AS v_lo,
     -- Updates whose time is unknown may follow the admission before the next known one.
-    greatest(coalesce(c.v_traj, c.v_max, c.k_hi + 1), served.v_hi, undated.v_hi) AS v_hi,
+    greatest(coalesce(c.v_traj, c.v_max, c.k_hi + 1), served_hi, undated_hi) AS v_hi,
     NULL AS source, NULL AS line
-FROM cand c
-LEFT JOIN step served ON c.attempt = served.attempt AND c.v_traj - 1 = served.k
-LEFT JOIN (FROM step WHERE t IS NULL) undated ON c.attempt = undated.attempt AND c.v_traj = undated.k
+FROM block_cands c
 UNION ALL
 SELECT
     i.attempt, i.rid, i.k, i.t, s.generated, s.generated, s.generated IS NOT NULL, i.v_lo, i.v_hi, s.source, s.line
-FROM inside i
+FROM block_insides i
 LEFT JOIN state s USING (attempt, rid, k)
 UNION ALL
 SELECT
@@ -42,6 +40,6 @@ SELECT
         ELSE c.target_len
     END,
     true, NULL, NULL, c.source, coalesce(c.final_line, c.first_line)
-FROM cand c
+FROM block_cands c
 LEFT JOIN last_seen USING (attempt, rid)
 LEFT JOIN seen USING (attempt, rid)

@@ -2,15 +2,8 @@
 --   lo, hi                    how many (hi null = open)
 --   version_lo, version_hi    versions served in between, within the request's own v_min and v_max
 --   bad                       the streams contradict each other (rule 5): one chunk holds only what its own rows say
-CREATE TEMP TABLE chunk AS
-WITH torn AS (  -- simulations whose request stream has lost rows: updates after the last known one may be among them
-    SELECT attempt FROM step WHERE members < n_reqs
-    UNION
-    SELECT attempt FROM part JOIN dryrun_damage USING (source) WHERE NOT cut AND part.kind = 'request'
-    UNION
-    SELECT attempt FROM req GROUP BY attempt HAVING max(rid) + 1 > count(*)
-),
-numbered AS (
+CREATE OR REPLACE TEMP TABLE chunk AS
+WITH numbered AS (
     SELECT *, sum(known::INTEGER) OVER (PARTITION BY attempt, rid ORDER BY pos) AS number FROM point
 ),
 moment AS (  -- an update with an unknown count is swallowed: its version widens the interval of the moment before
@@ -40,7 +33,7 @@ clipped AS (
             WHEN next_pos < 1099511627776 OR attempt NOT IN (SELECT attempt FROM torn) THEN cut.v_hi
         END AS version_hi
     FROM cut
-    JOIN cand c USING (attempt, rid)
+    JOIN block_cands c USING (attempt, rid)
     WHERE lo <> 0 OR hi IS NULL OR hi <> 0
 ),
 judged AS (
@@ -62,7 +55,7 @@ blunt AS (
             WHEN attempt NOT IN (SELECT attempt FROM torn) THEN c.k_hi + 1
         END AS version_hi
     FROM judged
-    JOIN cand c USING (attempt, rid)
+    JOIN block_cands c USING (attempt, rid)
     JOIN point p USING (attempt, rid)
     WHERE judged.bad AND p.pos = 1099511627776
 )

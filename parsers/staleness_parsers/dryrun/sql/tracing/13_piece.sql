@@ -1,6 +1,6 @@
 -- Grain: a chunk, or its first or last token where that is known better than the rest: versions never decrease inside a
 -- request, so the first token of all is of v_min and the last one of v_max.
-CREATE TEMP TABLE piece AS
+CREATE OR REPLACE TEMP TABLE piece AS
 WITH placed AS (
     SELECT
         *,

@@ -1,6 +1,6 @@
 -- Grain: one row of `spans`: neighbouring pieces of one version are one; requests of a single version are one anyway.
 --   evidence    recorded: the request's own row says it; derived: by the join; inferred: an interval
-CREATE TEMP TABLE span AS
+CREATE OR REPLACE TEMP TABLE span AS
 WITH marked AS (
     SELECT
         *,
@@ -26,7 +26,7 @@ joined AS (
     SELECT
         attempt, rid, 0 AS island, generated_lo AS lo, generated_hi AS hi, v_min AS version_lo, v_max AS version_hi,
         admit_time AS started, end_t AS ended, source, final_line AS line, 'recorded' AS evidence
-    FROM req
+    FROM block_lives
     WHERE final AND v_min = v_max AND generated_hi > 0
 )
 SELECT

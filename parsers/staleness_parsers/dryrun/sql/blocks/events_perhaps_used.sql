@@ -3,6 +3,5 @@
 SELECT
     1099511627776 AS seq, unnest(['pending', 'lost']) AS kind, trajectory_name(attempt, rid) AS trajectory_id, attempt,
     1 AS multiplicity, 'unknown' AS reason, 'inferred' AS evidence, source, coalesce(final_line, first_line) AS line
-FROM req
-WHERE final AND NOT discarded AND consume_version IS NULL AND attempt = (SELECT max(attempt) FROM simulation)
-    AND attempt IN (SELECT attempt FROM step WHERE members < n_reqs)
+FROM block_lives
+WHERE perhaps_used

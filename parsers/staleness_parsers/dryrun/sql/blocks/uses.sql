@@ -7,4 +7,5 @@ SELECT
     greatest(consume_version - v_min, staleness_true) AS staleness_hi,
     'recorded' AS evidence, source, line
 FROM request
+SEMI JOIN block_lives USING (attempt, rid)
 WHERE event = 'consume'

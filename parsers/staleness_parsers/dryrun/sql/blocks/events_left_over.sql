@@ -3,8 +3,6 @@ SELECT
     1099511627776 AS seq, moment(sim.finish, sim.shift) AS ts, 'lost' AS kind,
     trajectory_name(attempt, rid) AS trajectory_id, attempt, 1 AS multiplicity,
     'other:simulation_ended' AS reason, 'derived' AS evidence, source, coalesce(final_line, first_line) AS line
-FROM req
+FROM block_lives
 JOIN simulation sim USING (attempt)
-WHERE attempt < (SELECT max(attempt) FROM simulation) AND NOT discarded AND NOT EXISTS (
-    FROM step WHERE step.attempt = req.attempt AND k = consume_version AND completed IS NOT false
-)
+WHERE left_over

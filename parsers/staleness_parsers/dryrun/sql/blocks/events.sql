@@ -3,7 +3,7 @@
 WITH told AS (
     SELECT r.*, q.discarded, q.completed, coalesce(s.k, -1) AS k, sim.shift, sim.drop_reason, sim.cancel_reason
     FROM request r
-    JOIN req q USING (attempt, rid)
+    JOIN block_lives q USING (attempt, rid)
     JOIN simulation sim USING (attempt)
     ASOF LEFT JOIN (FROM step WHERE first_line IS NOT NULL) s ON r.attempt = s.attempt AND r.line > s.first_line
 ),

@@ -6,5 +6,5 @@ SELECT
     'instance ' || r.instance_id AS worker, s.evidence, s.source, s.line,
     CASE WHEN s.source <> r.source THEN 'request ' || r.rid END AS locator
 FROM span s
-JOIN req r USING (attempt, rid)
+JOIN block_lives r USING (attempt, rid)
 JOIN simulation sim USING (attempt)

@@ -1,0 +1,137 @@
+"""Writing what a parser joins in blocks, of which those are kept whose rows are made from the same (``write_blocks``).
+
+A block is known by a digest of everything that its rows are made from, as the parser's own queries found it at this
+look. So nothing has to be foreseen: what a new line changes, however old, makes another block. Only rows that a query
+reaches by way of the block's (the turns of a trajectory) are not looked at again; they stay because files are appended
+to, which whoever keeps the blocks must see to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from staleness_audit.sink import PartWriter
+
+BLOCK = 4_000
+"""Rows of a block's first relation, about: what is written and rebuilt again at each look."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of event tables in a folder, as a unit leaves them; ``full``: later eras have a block of their own."""
+
+    folder: Path
+    full: bool
+    tally: list[tuple[Any, ...]]
+
+
+class BlockWriter(PartWriter):
+    """A ``PartWriter`` whose blocks go to folders of their own below ``place``; ``known`` ones are not written again.
+
+    ``blocks``: those of this time by their digest, in order.
+    """
+
+    def __init__(self, folder: Path, place: Path, known: Mapping[str, Block]) -> None:
+        super().__init__(folder)
+        self.blocks: dict[str, Block] = {}
+        self._place = place
+        self._known = known
+
+    def write_blocks(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        relations: Sequence[str],
+        queries: Sequence[tuple[str, str]],
+        *,
+        beside: Sequence[str] = (),
+        first: Callable[[], None] | None = None,
+        tally: str | None = None,
+    ) -> list[tuple[Any, ...]]:
+        """See ``parser.Sink.write_blocks``."""
+        seed = hashlib.sha256(repr((relations, queries, tally)).encode())
+        for table in beside:
+            seed.update(repr(_hashed(connection, table, "0")).encode())
+        cuts = list(_cut(_eras(connection, relations)))
+        _number(connection, cuts)
+        made_from = [_hashed(connection, relation, "block", "JOIN blocks USING (era)") for relation in relations]
+        found = []
+        for number, eras in enumerate(cuts):
+            content = seed.copy()
+            content.update(repr([hashes.get(number) for hashes in made_from]).encode())
+            digest = content.hexdigest()[:24]
+            block = self._known.get(digest)
+            if block is None:
+                tallied = self._write(connection, relations, queries, first, tally, eras, self._place / digest)
+                block = Block(self._place / digest, full=False, tally=tallied)
+            following = cuts[number + 1][0] if number + 1 < len(cuts) else None
+            full = following is not None and (following < 0) == (eras[0] < 0)
+            self.blocks[digest] = Block(block.folder, full, block.tally)
+            found += block.tally
+        return found
+
+    def _write(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        relations: Sequence[str],
+        queries: Sequence[tuple[str, str]],
+        first: Callable[[], None] | None,
+        tally: str | None,
+        eras: Sequence[int],
+        folder: Path,
+    ) -> list[tuple[Any, ...]]:
+        """Write one block; return what it yields for the tally."""
+        folder.mkdir()
+        for relation in relations:
+            connection.execute(
+                f"CREATE OR REPLACE TEMP VIEW block_{relation} AS "
+                f"SELECT * FROM {relation} WHERE era BETWEEN {min(eras)} AND {max(eras)}"
+            )
+        if first is not None:
+            first()
+        with PartWriter(folder) as sink:
+            for table, query in queries:
+                sink.write_query(table, connection, query)
+        return connection.execute(tally).fetchall() if tally is not None else []
+
+
+def _eras(connection: duckdb.DuckDBPyConnection, relations: Sequence[str]) -> list[tuple[int, int]]:
+    """All eras with the rows of the first relation: those from zero up, then those below zero, away from it."""
+    counted = f"SELECT era, count(*) AS rows FROM {relations[0]} GROUP BY era"
+    others = "".join(f" UNION ALL SELECT DISTINCT era, 0 FROM {relation}" for relation in relations[1:])
+    query = f"SELECT era, sum(rows)::BIGINT FROM ({counted}{others}) GROUP BY era ORDER BY era < 0, abs(era)"
+    return connection.execute(query).fetchall()
+
+
+def _cut(eras: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+    """Yield the eras of each block; a block is full by what is in it, so that later eras leave it as it is."""
+    block: list[int] = []
+    size = 0
+    for era, rows in eras:
+        if block and (size >= BLOCK or (era < 0) != (block[0] < 0)):
+            yield block
+            block, size = [], 0
+        block.append(era)
+        size += rows
+    if block:
+        yield block
+
+
+def _number(connection: duckdb.DuckDBPyConnection, cuts: Sequence[Sequence[int]]) -> None:
+    """Make the table ``blocks``: the number of the block of each era."""
+    connection.execute("CREATE OR REPLACE TEMP TABLE blocks (era BIGINT, block BIGINT)")
+    rows = [(era, number) for number, eras in enumerate(cuts) for era in eras]
+    if rows:
+        values = ", ".join(f"({era}, {number})" for era, number in rows)
+        connection.execute(f"INSERT INTO blocks VALUES {values}")
+
+
+def _hashed(connection: duckdb.DuckDBPyConnection, relation: str, key: str, join: str = "") -> dict[int, Any]:
+    """What tells the rows of a relation from others, whatever their order, by ``key``."""
+    query = f"SELECT {key}, count(*), bit_xor(hash(row_)), sum(hash(row_)) FROM {relation} AS row_ {join} GROUP BY ALL"
+    return {number: hashes for number, *hashes in connection.execute(query).fetchall()}
