@@ -23,10 +23,10 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     settings = _settings(staged)
     found, zoned = launches(
-        near(_rows(staged, "areal_log", "source", "line"), "number", {"done"}, sink),
+        near(_rows(staged, "areal_log", "source", "line"), "number", {"done", "recovering"}, sink),
         near(_rows(staged, "areal_perf", "source", "line"), "step", None, sink),
         near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink),
-        _rows(staged, "areal_sessions", "source", "line"),
+        near(_rows(staged, "areal_sessions", "source", "line"), "task", None, sink, what="Task"),
     )
     if not zoned:
         sink.diagnose(

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+from staleness_audit.readers.numbers import micros
+
 QUARTER = 900_000_000
 CLOCKS = 20_000
 """How far two clocks of one machine may disagree about the same moment, in microseconds."""
@@ -44,7 +46,7 @@ class Step:
 
     def seconds(self, name: str) -> int:
         """Return a duration of ``timeperf/*`` in microseconds, 0 if not logged."""
-        return round(self.values.get(f"timeperf/{name}", 0.0) * 1e6)
+        return micros(self.values.get(f"timeperf/{name}")) or 0
 
 
 @dataclass
