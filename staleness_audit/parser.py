@@ -159,7 +159,9 @@ class Sink(Protocol):
         """Append rows to an event table or to a staged table of the parser's own.
 
         Rows of event tables may leave out columns (they become null) and are cast to the table's schema; an unknown
-        column or a value that does not fit raises ``ValueError``. Rows of one staged table share one schema.
+        column or a value of another type raises ``ValueError``. What no run has (a step, version or count below zero or
+        beyond the table's bits, crossed ends of an interval) is a damaged digit: it is said, and counts as little as it
+        can. Rows of one staged table share one schema.
         """
 
     def write_query(self, table: str, connection: duckdb.DuckDBPyConnection, query: str) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staleness_audit.engine import write_parquet
+from staleness_audit.possible import Impossible, possible, within_64_bits
 from staleness_audit.tables import SCHEMAS, WORD, duckdb_type
 
 ROW_GROUP_ROWS = 1 << 18
@@ -54,6 +55,27 @@ def _cast(values: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return values.cast(target)
 
 
+def typed_query(table: str, connection: duckdb.DuckDBPyConnection, query: str) -> str:
+    """Return SQL that brings the rows of a query into the schema of an event table.
+
+    Raises:
+        ValueError: a column the table does not have.
+    """
+    schema = SCHEMAS[table]
+    found = [column[0] for column in connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description]
+    if unknown := sorted(set(found) - set(schema.names)):
+        raise ValueError(f"table {table} has no column {', '.join(unknown)}")
+    columns = ", ".join(
+        # A word may stay an enumeration, which is cheaper to write and reads back as text.
+        f'{name} AS "{name}"'
+        if name in found and column.type == WORD
+        else f'CAST({name if name in found else "NULL"} AS {duckdb_type(column.type)}) AS "{name}"'
+        for column in schema
+        for name in [column.name]
+    )
+    return f"SELECT {columns} FROM ({query})"
+
+
 class PartWriter:
     """Writes the tables of one unit into a folder, ``<table>.parquet`` each. Implements ``parser.Sink``.
 
@@ -74,9 +96,17 @@ class PartWriter:
         """See ``parser.Sink.write``."""
         if not len(rows):
             return
-        data = (
-            conform(table, rows) if table in SCHEMAS else (rows.to_arrow() if isinstance(rows, pl.DataFrame) else rows)
-        )
+        impossible: list[Impossible] = []
+        if isinstance(rows, pl.DataFrame):
+            rows, impossible = within_64_bits(rows)
+            rows = rows.to_arrow()
+        data = rows
+        if table in SCHEMAS:
+            data, more = possible(data)
+            data, impossible = conform(table, data), [*impossible, *more]
+        for row in impossible:
+            message = f"Of {table}, {row.said}; restore the file."
+            self.diagnose("error", "impossible", message, source=row.source, line=row.line, opens="training")
         self.rows[table] += data.num_rows
         self._pending.setdefault(table, []).append(data)
         self._pending_rows[table] += data.num_rows
@@ -85,21 +115,10 @@ class PartWriter:
 
     def write_query(self, table: str, connection: duckdb.DuckDBPyConnection, query: str) -> None:
         """See ``parser.Sink.write_query``."""
-        schema = SCHEMAS[table]
-        found = [column[0] for column in connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description]
-        if unknown := sorted(set(found) - set(schema.names)):
-            raise ValueError(f"table {table} has no column {', '.join(unknown)}")
-        columns = ", ".join(
-            # A word may stay an enumeration, which is cheaper to write and reads back as text.
-            f'{name} AS "{name}"'
-            if name in found and column.type == WORD
-            else f'CAST({name if name in found else "NULL"} AS {duckdb_type(column.type)}) AS "{name}"'
-            for column in schema
-            for name in [column.name]
-        )
+        typed = typed_query(table, connection, query)
         self._queries[table] += 1
         target = self.folder / f"{table}.{self._queries[table]}.parquet"
-        rows = write_parquet(connection, f"SELECT {columns} FROM ({query})", target)
+        rows = write_parquet(connection, typed, target)
         self.rows[table] += rows
         if not rows:
             target.unlink()

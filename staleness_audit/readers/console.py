@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,7 @@ import polars as pl
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import within_64_bits
 from staleness_audit.readers.lines import DamagedStream
+from staleness_audit.readers.numbers import is_figure
 
 ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])"
 """A terminal escape sequence; the regular expression means the same to Python and to Polars."""
@@ -161,6 +163,15 @@ def number_of(digits: str | bytes) -> int:
     return -(10**18) if digits[:1] in ("-", b"-") else 10**18
 
 
+def decimal_of(text: str) -> float | None:
+    """Return the number that digits and dots spell; None if that is none (two dots), or nothing that can be counted."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if is_figure(value) else None
+
+
 def parse_dict(text: str) -> dict[str, object] | None:
     """Read the printed form of a flat Python dict as loggers print metrics; None if it is none (for instance cut).
 
@@ -198,6 +209,7 @@ def _as_literal(text: str) -> object:
     plain = _WRAPPED.sub(lambda match: match[1] or match[2], text)
     plain = _NOT_FINITE.sub(lambda match: f"{match[1]}1e999" if match[2].lower() != "nan" else "'nan'", plain)
     try:
-        return ast.literal_eval(plain)
+        with warnings.catch_warnings(action="ignore"):  # of "1if", which is a number and a word
+            return ast.literal_eval(plain)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None

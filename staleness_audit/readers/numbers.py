@@ -10,8 +10,13 @@ from typing import Any, Final
 from staleness_audit.parser import Sink
 
 Row = dict[str, Any]
+MOST: Final = 1 << 53
+_YEAR_1: Final = -62_000_000_000
+_YEAR_9999: Final = 253_000_000_000
 _FARTHEST: Final = 100_000
 """So far from the others, and twice as many numbers as there are, a step is a damaged digit."""
+MOST_STEPS: Final = 1_000_000_000
+"""More than any run has, and few enough for the tables' 32 bits, whatever is added."""
 
 
 def moment(seconds: float | None) -> datetime | None:
@@ -24,30 +29,46 @@ def moment(seconds: float | None) -> datetime | None:
         return None
 
 
-def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Sink) -> list[Row]:
-    """Leave out rows (of some ``kinds``) whose step in column ``name`` is nowhere near the others': a damaged digit.
+def is_figure(value: float) -> bool:
+    """Whether a number of a log can count, measure or time something: it is finite, and no longer than such are.
 
-    Otherwise there would be a step for each number up to it. Rows have ``source`` and may have ``line``.
+    From 2**53 on, floats skip whole numbers; what adds up some of them has no exact sum.
+    """
+    return abs(value) < MOST
+
+
+def micros(seconds: float | None) -> int | None:
+    """Return seconds as whole microseconds; None for none, and for more than any calendar holds, or NaN."""
+    return round(seconds * 1e6) if seconds is not None and _YEAR_1 < seconds < _YEAR_9999 else None
+
+
+def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Sink, *, what: str = "Step") -> list[Row]:
+    """Leave out rows (of some ``kinds``) whose step in column ``name`` is none, or nowhere near the others'.
+
+    Otherwise there would be a step for each number up to it. Rows have ``source`` and may have ``line``; ``what`` they
+    count, for the message.
     """
 
     def told(row: Row) -> bool:
         return row[name] is not None and (kinds is None or row["kind"] in kinds)
 
-    numbers = sorted(row[name] for row in rows if told(row))
+    numbers = sorted(row[name] for row in rows if told(row) and 0 <= row[name] < MOST_STEPS)
     middle = numbers[len(numbers) // 2] if numbers else 0
     farthest = _FARTHEST + 2 * len(numbers)
-    far = [row for row in rows if told(row) and abs(row[name] - middle) > farthest]
+    least, most = (max(middle - farthest, 0), min(middle + farthest, MOST_STEPS)) if numbers else (0, 0)
+    far = [row for row in rows if told(row) and not least <= row[name] <= most]
     if not far:
         return list(rows)
+    why = f"is more than {farthest:,} away from the others" if far[0][name] >= 0 and numbers else "is none"
     sink.diagnose(
         "error",
         "step-damaged",
-        f"Step {far[0][name]} is more than {farthest:,} away from the others; {len(far)} such records were left out.",
+        f"{what} {far[0][name]} {why}; {len(far)} such records were left out.",
         source=far[0]["source"],
         line=far[0].get("line"),
         opens="training",
     )
-    return [row for row in rows if not told(row) or abs(row[name] - middle) <= farthest]
+    return [row for row in rows if not told(row) or least <= row[name] <= most]
 
 
 def set_back(times: Iterable[int | None], slack: int) -> int | None:

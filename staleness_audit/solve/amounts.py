@@ -7,6 +7,8 @@ import struct
 from collections.abc import Sequence
 from fractions import Fraction
 
+_LARGEST_SINGLE = (2 - 2**-23) * 2.0**127
+
 Range = tuple[int, int]
 """A closed interval of integers, both ends included."""
 
@@ -22,9 +24,12 @@ def rounded(value: float | str | Fraction, decimals: int) -> Share:
 
 
 def single(value: float) -> Share:
-    """Return what a 32-bit float can stand for: everything that rounds to it, and a little more at powers of two."""
-    if value == 0:
-        return Fraction(0), Fraction(0)
+    """Return what a 32-bit float can stand for: everything that rounds to it, and a little more at powers of two.
+
+    A finite number beyond those of 32 bits stands for itself.
+    """
+    if value == 0 or abs(value) >= _LARGEST_SINGLE:
+        return Fraction(value), Fraction(value)
     # Neighbours of the stored pattern: the step between floats is at most the distance to the larger one.
     (bits,) = struct.unpack("<I", struct.pack("<f", abs(value)))
     (above,) = struct.unpack("<f", struct.pack("<I", bits + 1))

@@ -1,34 +1,34 @@
 """What is fuzzed: each target takes bytes and returns, or raises something that its reader does not document.
 
-Readers of bytes are given the bytes. A parser is given a recorded run, made small, in which one file, of a kind that
-the first byte chooses, holds the bytes instead of its own. The run must be read or refused with an ``AuditError``; one
-input in ``AUDITED_ONE_IN`` is audited whole, which takes ten times as long. Parts of files that stay are read once.
+Readers of bytes are given the bytes. A parser is given a recorded run, made small, in which one file holds the bytes
+instead of its own; the first two bytes choose the case and the kind of file. The run must be read, as ``promises.py``
+says, or refused with an ``AuditError``; it is audited whole, which takes ten times as long, if its tables look like
+none before. Parts of files that stay are read once.
 """
 
 from __future__ import annotations
 
 import atexit
-import gzip
-import json
-import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pyarrow as pa
-import zstandard
 
+from fuzz.held import Parts, read_run
+from fuzz.promises import broken, broken_document, shape
+from fuzz.small import SAMPLES, SmallRun, cases, cut_short, pack
 from staleness_audit import plugins
 from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles, discover
 from staleness_audit.errors import AuditError
-from staleness_audit.ingest import StagedParts, join_units, parts_by_table
+from staleness_audit.parser import Parser
 from staleness_audit.readers.config import UnreadableConfig, parse_config, parse_printed
 from staleness_audit.readers.console import parse_dict, parse_local_time, undecorate
 from staleness_audit.readers.json_lines import read_json_lines
@@ -39,20 +39,16 @@ from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.sqlite import DamagedDatabase, open_database
 from staleness_audit.readers.torch_files import BadTorchFile, Stub, Tensor, open_torch
-from staleness_audit.sink import PartWriter
 
-SAMPLES = Path(__file__).parents[2] / "sample_traces"
 Target = Callable[[bytes], None]
 MOST_SECONDS = 20
 """Of a processor, for one input."""
-SMALL_BYTES = 6000
-AUDITED_ONE_IN = 64
+AUDITED_ONE_IN = 16
+"""At most; see ``Bench``."""
+HEAD = 2
+"""Bytes before a file's that choose the case and the kind of file."""
 AS_IT_IS = 128
-"""From this first byte on, the bytes of a compressed file are its own, and not what it unpacks to."""
-PACKERS = {".gz": partial(gzip.compress, compresslevel=1, mtime=0), ".zst": zstandard.compress}
-NAMED = re.compile(r"[a-z]*\d[0-9a-z]*")
-"""Numbers and digests in names, by which files of one kind are told apart."""
-LOGS = {".jsonl", ".log", ".txt", ".out", ".err"}
+"""From this second byte on, the bytes of a compressed file are its own, and not what it unpacks to."""
 
 
 @cache
@@ -161,80 +157,79 @@ def database(data: bytes) -> None:
             pass
 
 
-@cache
-def _small(name: str) -> tuple[RunFiles, tuple[str, ...]]:
-    """A recorded run of a format with two files of each kind and the first lines of each; one file of each kind."""
-    cases = [path.parent / "run" for path in (SAMPLES / name).glob("*/expected.json")]
-    run = min(cases, key=lambda case: sum(file.stat().st_size for file in case.rglob("*") if file.is_file()))
-    kinds: dict[str, list[str]] = {}
-    for file in sorted(run.rglob("*")):
-        kept = kinds.setdefault(NAMED.sub("0", source := str(file.relative_to(run))), [])
-        if not file.is_file() or len(kept) == 2:
-            continue
-        kept.append(source)
-        copy = _scratch() / name / source
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_bytes(_beginning(file))
-    return discover(_scratch() / name), tuple(kept[0] for kept in kinds.values() if kept)
+@dataclass
+class Bench:
+    """Where a small run is read again and again.
 
+    ``kept``: what its units said, by unit; ``read``: how often it was read; ``shapes``: what it looked like when it was
+    audited.
+    """
 
-def _beginning(file: Path) -> bytes:
-    """The first lines of a log; another file as it is."""
-    data = file.read_bytes()
-    return data if file.suffix not in LOGS else data[: data.rfind(b"\n", 0, SMALL_BYTES) + 1] or data
+    small: SmallRun
+    among: dict[str, Parser]
+    kept: dict[str, Parts] = field(default_factory=dict)
+    read: int = 0
+    shapes: set[int] = field(default_factory=set)
 
 
 @cache
-def _kept_units(name: str) -> dict[str, Path]:
-    """Folders with what the units of a small run say, by unit."""
-    return {}
-
-
-def _parse(name: str, run: RunFiles, folder: Path, *, keep: bool = False) -> None:
-    """Do what ingestion does, but for the tables of the whole run."""
-    choice, kept = plugins.choose(run, name), _kept_units(name)
-    folders, read = [], set()
-    for number, unit in enumerate(choice.parser.plan(run)):
-        read |= {piece.source for piece in unit.pieces}
-        if (place := kept.get(repr(unit))) is None:
-            place = folder / str(number)
-            place.mkdir(parents=True)
-            with PartWriter(place) as sink:
-                choice.parser.read(unit, run, sink)
-            if keep:
-                kept[repr(unit)] = place
-        folders.append(place)
-    (folder / "whole").mkdir(parents=True)
-    with PartWriter(folder / "whole") as sink:
-        join_units(run, choice, StagedParts(folder, parts_by_table(folders)), sink, read)
+def bench(name: str, case: str) -> Bench:
+    """Make a small run of a format's case, and read it once."""
+    made = Bench(cut_short(name, case, _scratch() / name / case), {name: plugins.parsers()[name]})
+    run = discover(made.small.root)
+    choice = plugins.choose(run, name, made.among)
+    told = read_run(run, choice, made.kept, keep=True)
+    assert not (errors := list(broken(told, run, choice))), errors
+    return made
 
 
 def parser(name: str) -> Target:
     """Read a run of a format one of whose files holds the bytes."""
 
     def target(data: bytes) -> None:
-        run, files = _small(name)
-        if not _kept_units(name):
-            _parse(name, discover(run.root), _scratch() / f"kept-{name}", keep=True)
-        choice = data[0] if data else 0
-        changed = run.root / files[choice % AS_IT_IS % len(files)]
-        tables = _scratch() / "tables"
-        shutil.rmtree(tables, ignore_errors=True)
-        own = changed.read_bytes()
-        pack = PACKERS.get(changed.suffix) if choice < AS_IT_IS else None
-        changed.write_bytes(pack(data[1:]) if pack else data[1:])
-        started = time.process_time()
-        try:
-            with suppress(AuditError):
-                if crc32(data) % AUDITED_ONE_IN:
-                    _parse(name, discover(run.root), tables)
-                else:
-                    json.dumps(audit(run.root, 1, framework=name, tables=tables).data, allow_nan=False)
-        finally:
-            changed.write_bytes(own)
-        assert time.process_time() - started < MOST_SECONDS
+        case, choice = (*data[:HEAD], *bytes(HEAD))[:HEAD]
+        names = cases(name)
+        around = bench(name, names[case % len(names)])
+        file = around.small.files[choice % AS_IT_IS % len(around.small.files)]
+        read_changed(around, name, file, data[HEAD:], packed=choice < AS_IT_IS)
 
     return target
+
+
+def read_changed(
+    around: Bench, name: str, file: str, body: bytes, *, packed: bool = True, audited: bool = False
+) -> None:
+    """Read a run in which a file has another content, and audit it if it looks like none that was audited.
+
+    ``packed``: the content is that of a compressed file; ``audited``: in any case.
+    """
+    changed = around.small.root / file
+    own = changed.read_bytes()
+    changed.write_bytes(pack(file, body) if packed else body)
+    started = time.process_time()
+    try:
+        with suppress(AuditError):
+            _read(name, around, audited=audited)
+    finally:
+        changed.write_bytes(own)
+    assert (seconds := time.process_time() - started) < MOST_SECONDS, f"{seconds:.0f} s of a processor"
+
+
+def _read(name: str, around: Bench, *, audited: bool) -> None:
+    run = discover(around.small.root)
+    choice = plugins.choose(run, name, around.among)
+    told = read_run(run, choice, around.kept)
+    errors = list(broken(told, run, choice))
+    assert not errors, "\n".join(errors)
+    around.read += 1
+    seen = shape(told)
+    if not audited and (seen in around.shapes or len(around.shapes) > around.read / AUDITED_ONE_IN):
+        return
+    around.shapes.add(seen)
+    tables = _scratch() / "tables"
+    shutil.rmtree(tables, ignore_errors=True)
+    errors = list(broken_document(audit(around.small.root, 1, framework=name, tables=tables).data))
+    assert not errors, "\n".join(errors)
 
 
 def seeds(target: str) -> Iterator[bytes]:
@@ -250,16 +245,17 @@ def seeds(target: str) -> Iterator[bytes]:
         "database": (".db",),
     }
     if target.startswith("parser-"):
-        run, files = _small(target.removeprefix("parser-"))
-        for number, name in enumerate(files):
-            with run.open(name) as unpacked:
-                yield bytes([number]) + unpacked.read(20_000)
+        format_name = target.removeprefix("parser-")
+        for number, case in enumerate(cases(format_name)):
+            small = bench(format_name, case).small
+            for kind, name in enumerate(small.files):
+                yield bytes([number, kind]) + small.content(name)
         return
     for ending in endings[target]:
         found = sorted(SAMPLES.rglob(f"*{ending}"), key=lambda path: path.stat().st_size)[:8]
-        yield from (path.read_bytes()[:20_000] for path in found)
+        yield from (path.read_bytes()[:60_000] for path in found)
     if target == "trackers":
-        yield from (path.read_bytes()[:20_000] for path in sorted(SAMPLES.rglob("*tfevents*"))[:8])
+        yield from (path.read_bytes()[:60_000] for path in sorted(SAMPLES.rglob("*tfevents*"))[:8])
 
 
 TARGETS: dict[str, Target] = {

@@ -101,7 +101,7 @@ def test_rows_without_a_step_or_a_time_tell_nothing(tmp_path: Path) -> None:
     (tmp_path / "run-x.wandb").write_bytes(wandb_file([run_record({"bound": 1}), *map(history, rows)]))
     run = discover(tmp_path)
     assert list(read_values(run, "run-x.wandb", ("trainer/step",))) == [
-        Text(CONFIG, '{"bound": 1}', 1),
+        Text(CONFIG, '{"bound":1}', 1),
         Scalar("a", 0, 1, 10.5, 2),
         Scalar("a", 7, 2.5, 11.0, 3),
         Scalar("trainer/step", 7, 7, 11.0, 3),

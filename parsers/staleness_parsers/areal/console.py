@@ -16,6 +16,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.console import number_of, undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
+from staleness_audit.readers.numbers import is_figure
 from staleness_parsers.areal.scalars import SCALARS, short_name
 
 LOG = pa.schema(
@@ -48,7 +49,9 @@ _KINDS: dict[str, re.Pattern[str]] = {
     "failed": re.compile(r"Workflow execution failed: "),
     "timeout": re.compile(r"Rollout timed out after [\d.]+s"),
     "old_submit": re.compile(r"Submit rollout rid (?P<number>\d+)\. Submit: \d+, running: \d+, accepted: \d+\."),
-    "old_finish": re.compile(r"Finish rollout (?P<number>\d+)\. Submit: \d+, running: \d+, accepted: (?P<text>\d+)\."),
+    "old_finish": re.compile(
+        r"Finish rollout (?P<number>\d+)\. Submit: \d+, running: \d+, accepted: (?P<text>\d{1,18})\."
+    ),
     "done": re.compile(r"Epoch \d+/\d+ Step \d+/\d+ Train step (?P<number>\d+)/\d+ done\."),
     "recovering": re.compile(r"Recovering from StepInfo\(.*?global_step=(?P<number>\d+)[,)]"),
     "fresh": re.compile(r"Resume info not found at "),
@@ -159,6 +162,6 @@ def _cells(plain: str, place: dict[str, Any]) -> list[dict[str, Any]]:
             value = float(text) if name else None
         except ValueError:
             continue
-        if name is not None and value is not None:
+        if name is not None and value is not None and is_figure(value):
             found.append({**place, "name": name, "tag": key, "value": value, "wall": None, "printed": True})
     return found

@@ -103,7 +103,7 @@ def groups_of(rows: Iterable[Row]) -> dict[int, list[Group]]:
     last: tuple[str, int] | None = None
     for row in rows:
         groups = found.setdefault(row["task"], [])
-        if last is None or last[0] != row["source"] or row["sample"] <= last[1]:
+        if not groups or last is None or last[0] != row["source"] or row["sample"] <= last[1]:
             groups.append(Group())
         groups[-1].rows.append(row)
         last = (row["source"], row["sample"])

@@ -24,9 +24,11 @@ from staleness_parsers.areal.tasks import tasks_of
 def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     settings = _settings(staged)
-    log = untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done"}, sink), sink)
+    log = untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done", "recovering"}, sink), sink)
     scalars = near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink)
-    sessions = timed_sessions(_rows(staged, "areal_sessions", "source", "line"), sink)
+    sessions = timed_sessions(
+        near(_rows(staged, "areal_sessions", "source", "line"), "task", None, sink, what="Task"), sink
+    )
     strange = of_other_runs(log, scalars, sessions)
     for source in sorted(strange):
         message = ANOTHER_RUN.format(told=log[0]["source"] if log else "the others")

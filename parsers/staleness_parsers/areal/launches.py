@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any
 
 from staleness_audit.readers.agreement import strangers
+from staleness_audit.readers.numbers import micros
 
 QUARTER = 900_000_000
 CLOCKS = 20_000
@@ -46,7 +47,7 @@ class Step:
 
     def seconds(self, name: str) -> int:
         """Return a duration of ``timeperf/*`` in microseconds, 0 if not logged."""
-        return round(self.values.get(f"timeperf/{name}", 0.0) * 1e6)
+        return micros(self.values.get(f"timeperf/{name}")) or 0
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_scalars
 
@@ -53,7 +53,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
     source = piece.source
     try:
         for scalar in read_scalars(run, source):
-            if (name := short_name(scalar.tag)) and math.isfinite(scalar.value):
+            if (name := short_name(scalar.tag)) and is_figure(scalar.value):
                 rows.append(
                     {
                         "source": source,

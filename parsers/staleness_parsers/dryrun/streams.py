@@ -371,15 +371,15 @@ _CONSOLE_SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 }
 _CONSOLE_LINES: Final = {
     "start": re.compile(
-        r"Starting simulation: policy=(\w+), n_versions=(\d+), n_instances=(\d+), batch_size=(\d+),"
+        r"Starting simulation: policy=(\w+), n_versions=(\d{1,9}), n_instances=(\d{1,9}), batch_size=(\d{1,9}),"
         r" log_telemetry=(True|False)"
     ),
-    "complete": re.compile(r"^Simulation complete: (\d+) versions in ([\d.]+)s"),
-    "consumed": re.compile(r"^\s*Consumed: (\d+) requests"),
-    "dropped": re.compile(r"^\s*Dropped: (\d+) requests"),
-    "throughput": re.compile(r"^\s*Throughput: ([\d.]+) tokens/s"),
-    "max_true": re.compile(r"^\s*Max staleness \(true\): (\d+)"),
-    "max_reported": re.compile(r"^\s*Max staleness \(reported\): (\d+)"),
+    "complete": re.compile(r"^Simulation complete: (\d{1,9}) versions in (\d{1,15}(?:\.\d+)?)s"),
+    "consumed": re.compile(r"^\s*Consumed: (\d{1,9}) requests"),
+    "dropped": re.compile(r"^\s*Dropped: (\d{1,9}) requests"),
+    "throughput": re.compile(r"^\s*Throughput: (\d{1,15}(?:\.\d+)?) tokens/s"),
+    "max_true": re.compile(r"^\s*Max staleness \(true\): (\d{1,9})\b"),
+    "max_reported": re.compile(r"^\s*Max staleness \(reported\): (\d{1,9})\b"),
     "livelock": re.compile(r"WARNING: Simulation livelocked!()"),
     "assertion": re.compile(r"^(AssertionError\b.*)"),
 }

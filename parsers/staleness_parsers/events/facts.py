@@ -71,13 +71,13 @@ def _report_no_training(staged: Staged, sink: Sink) -> None:
 
 def _report_missing_attempts(headers: list[tuple[RunFile, dict[str, Any]]], sink: Sink) -> None:
     """Say where files of a later attempt are there and none of an earlier one."""
-    numbers = {whole_number(header.get("attempt")) or 0 for _, header in headers}
-    missing = sorted(set(range(max(numbers, default=0))) - numbers)
-    if missing:
+    numbers = {max(whole_number(header.get("attempt")) or 0, 0) for _, header in headers}
+    missing = next((place for place, number in enumerate(sorted(numbers)) if number > place), None)
+    if missing is not None:
         sink.diagnose(
             "error",
             "attempt-missing",
-            f"No file is of attempt {missing[0]}, though there is one of attempt {max(numbers)}; add it.",
+            f"No file is of attempt {missing}, though there is one of attempt {max(numbers)}; add it.",
             opens="training",
         )
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import micros
 from staleness_parsers.nemo_rl.console import numbers
 from staleness_parsers.nemo_rl.launches import BUFFER, Launch
-from staleness_parsers.nemo_rl.rows import Interval, Row, Rows, micros
+from staleness_parsers.nemo_rl.rows import Interval, Row, Rows
 from staleness_parsers.nemo_rl.settings import age_limit, group_size, groups_per_step, whole
 
 Versions = tuple[int, int]

@@ -6,7 +6,6 @@ that what is staged grows with groups and not with buffers.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -19,6 +18,7 @@ from staleness_audit.parser import Sink
 from staleness_audit.readers.config import as_json
 from staleness_audit.readers.console import ConsoleLine, Messages, parse_dict, undecorate
 from staleness_audit.readers.lines import DamagedStream, telling_lines
+from staleness_audit.readers.numbers import is_figure
 from staleness_parsers.nemo_rl.files import worker
 from staleness_parsers.nemo_rl.settings import from_repr
 
@@ -297,7 +297,7 @@ class _Reader:
         kept = {
             name: value
             for name, value in (values or {}).items()
-            if worth_keeping(name) and isinstance(value, int | float) and math.isfinite(value)
+            if worth_keeping(name) and isinstance(value, int | float) and is_figure(value)
         }
         row["text"] = orjson.dumps(kept).decode()
         return True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import orjson
@@ -13,6 +12,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
@@ -73,7 +73,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
                     _save(sink, piece.source, [{"kind": "config", "text": orjson.dumps(settings).decode()}])
                 continue
             tag = scalar.tag
-            if (tag in _TIMES or (tag.startswith("train/") and worth_keeping(tag[6:]))) and math.isfinite(scalar.value):
+            if (tag in _TIMES or (tag.startswith("train/") and worth_keeping(tag[6:]))) and is_figure(scalar.value):
                 rows.append(
                     {
                         "source": piece.source,
@@ -189,7 +189,13 @@ def _save(sink: Sink, source: str, rows: list[dict[str, Any]]) -> None:
     kept = [
         {"source": source, "step": step_of(source.removesuffix(".gz").removesuffix(".zst")), "index": index, **row}
         for index, row in enumerate(rows)
-        if all(item is None or isinstance(item, int | str) for item in row.values())
+        if all(
+            item is None or isinstance(item, str) or (isinstance(item, int) and is_figure(item))
+            for item in row.values()
+        )
     ]
+    if len(kept) < len(rows):
+        message = f"{len(rows) - len(kept)} of {len(rows)} groups of the saved buffer are of no version or step."
+        sink.diagnose("warning", "damaged-checkpoint", message, source=source)
     if kept:
         sink.write("nemo_saved", pl.DataFrame(kept, schema=SAVED))

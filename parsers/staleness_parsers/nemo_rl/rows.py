@@ -99,8 +99,3 @@ class Rows:
             multiplicity=count,
             reason=reason,
         )
-
-
-def micros(seconds: float | None) -> int | None:
-    """Seconds as whole microseconds."""
-    return None if seconds is None else round(seconds * 1e6)

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 import orjson
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import micros
 from staleness_parsers.nemo_rl.launches import ERR, OUT, Launch
-from staleness_parsers.nemo_rl.rows import Interval, Row, Rows, micros
+from staleness_parsers.nemo_rl.rows import Interval, Row, Rows
 from staleness_parsers.nemo_rl.settings import group_size, groups_per_step
 
 
@@ -95,7 +96,7 @@ def _start(told: Told, out: list[Row]) -> int | None:
     if numbers:
         return max(min(numbers), 0)
     for row in told.launch.all("restoring"):
-        if found := re.search(r"step_(\d+)", row["text"]):
+        if found := re.search(r"step_(\d{1,9})(?!\d)", row["text"]):
             return int(found[1])
     return None
 

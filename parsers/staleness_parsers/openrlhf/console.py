@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,6 +14,7 @@ from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.config import as_json
 from staleness_audit.readers.console import number_of, parse_dict, stage_lines, strip_ansi, undecorate
 from staleness_audit.readers.lines import telling_lines
+from staleness_audit.readers.numbers import is_figure
 from staleness_parsers.openrlhf.settings import command_line
 
 LINES: Final[dict[str, Any]] = {
@@ -125,6 +125,6 @@ def _kept(values: dict[str, object]) -> str:
     kept = {
         key: float(value)
         for key, value in values.items()
-        if KEPT.match(key) and isinstance(value, int | float) and math.isfinite(value)
+        if KEPT.match(key) and isinstance(value, int | float) and is_figure(value)
     }
     return orjson.dumps(kept).decode()

@@ -11,7 +11,7 @@ import orjson
 import polars as pl
 
 from staleness_audit.parser import RunFacts, Sink, Staged
-from staleness_audit.readers.numbers import moment, near
+from staleness_audit.readers.numbers import micros, moment, near
 from staleness_parsers.openrlhf.facts import Told, facts
 from staleness_parsers.openrlhf.filling import PASS_RATE, Filling, Share, fill, filters
 from staleness_parsers.openrlhf.launches import Batch, Launch, find_launches
@@ -141,7 +141,7 @@ def _write_step(batch: Batch, previous: Batch | None, where: Row, settings: Sett
         v_train_hi=batch.step - 1,
         started=moment(began),
         ended=ended,
-        waited_us=None if waited is None else max(round(waited * 1e6), 0),
+        waited_us=micros(None if waited is None else max(waited, 0.0)),
         updates=_updates(batch, settings),
         completed=True,
         **where,

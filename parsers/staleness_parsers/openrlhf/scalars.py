@@ -11,6 +11,7 @@ from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.config import as_json
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_parsers.openrlhf.console import KEPT
@@ -39,7 +40,7 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
                     sink.write("openrlhf_settings", pl.DataFrame([row], schema=dict.fromkeys(row, pl.String)))
                 continue
             family, _, key = scalar.tag.partition("/")
-            if family == "train" and KEPT.match(key):
+            if family == "train" and KEPT.match(key) and is_figure(scalar.value):
                 rows.append((source, scalar.record, key, scalar.step, scalar.value, scalar.wall_time))
             elif family == "eval":
                 rows.append((source, scalar.record, "eval", scalar.step, scalar.value, scalar.wall_time))

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from staleness_audit.parser import Attempt, RunFacts, Sink, Staged
+from staleness_audit.readers.numbers import micros
 from staleness_parsers.prime_rl import fates, lives
 from staleness_parsers.prime_rl.build import Build, recognise
 from staleness_parsers.prime_rl.facts import Known, facts
@@ -223,8 +224,8 @@ def _write_updates(sink: Sink, updates: dict[int, list[Apply]]) -> None:
             "attempt": attempt,
             "version_lo": one.version,
             "version_hi": one.version,
-            "started": _time(one.begin),
-            "ended": _time(one.end),
+            "started": micros(one.begin),
+            "ended": micros(one.end),
             "evidence": "derived",
             "source": one.source,
             "line": one.line,
@@ -380,7 +381,7 @@ def _write_cancelled(
             events.append(
                 {
                     "seq": one.row["line"],
-                    "ts": _time(one.row["lo"]),
+                    "ts": micros(one.row["lo"]),
                     "kind": "cancelled",
                     "trajectory_id": identity,
                     "group_id": group,
@@ -427,10 +428,6 @@ def _attempts(found: Sequence[Launch], steps: dict[int, set[int]]) -> list[Attem
         times = [None if time is None else datetime.fromtimestamp(time, UTC) for time in (launch.started, launch.ended)]
         attempts.append(Attempt(launch.number, resumed, lowest, *times))
     return attempts
-
-
-def _time(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e6)
 
 
 def _write(sink: Sink, table: str, rows: list[dict[str, Any]]) -> None:

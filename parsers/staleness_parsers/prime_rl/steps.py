@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import micros
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.prime_rl.build import Build
 from staleness_parsers.prime_rl.launches import Apply, Launch, replaced
@@ -108,9 +109,9 @@ def _step_rows(launch: Launch, build: Build, batch: Batch, updates: Sequence[App
                 "step": step,
                 "v_train_lo": build.v_train(step),
                 "v_train_hi": build.v_train(step),
-                "started": _time(None if ended is None or computed is None else ended - computed),
-                "ended": _time(ended),
-                "waited_us": _time(row["waited"] if row else None),
+                "started": micros(None if ended is None or computed is None else ended - computed),
+                "ended": micros(ended),
+                "waited_us": micros(row["waited"] if row else None),
                 "updates": 1,
                 "completed": True if proof or by_weights else None,
                 "evidence": "recorded" if proof else "derived",
@@ -175,7 +176,7 @@ def _constraint(place: Row, quantity: str, op: str, value: float, unit: str, evi
 def _figure(place: Row, line: Row, name: str | None, raw_name: str) -> Row:
     return {
         **place,
-        "ts": _time(line["lo"]),
+        "ts": micros(line["lo"]),
         "name": name,
         "raw_name": raw_name,
         "value": float(line["running"]),
@@ -211,7 +212,3 @@ def _diagnose_lost(sink: Sink, lost: list[Row], some_on_disk: bool, settings: Se
             line=row["line"],
             opens="training",
         )
-
-
-def _time(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e6)

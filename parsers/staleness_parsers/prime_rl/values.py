@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from staleness_audit.readers.numbers import is_figure
+
 _INT32 = 2**31
 
 
@@ -21,7 +23,7 @@ def number(value: Any) -> float | None:
     """Return a finite number as float; anything else is None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if is_figure(value) else None
 
 
 def moment(value: Any) -> float | None:

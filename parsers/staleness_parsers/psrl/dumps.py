@@ -28,8 +28,10 @@ _TEXT_ROWS: Final = {
 }
 _NOBODY: Final[dict[str, int | None]] = {"uid": None, "part": None}
 _UID: Final = re.compile(r"(\d{1,18})(?:_(\d{1,9}))?")
-_COUNTS: Final = re.compile(r"^\[Token Counts\] prompt: (\d+) \| assistant: (\d+) \| env: (\d+) \|", re.MULTILINE)
-_TURNS: Final = re.compile(r"^turns: (\d+),", re.MULTILINE)
+_COUNTS: Final = re.compile(
+    r"^\[Token Counts\] prompt: (\d{1,15}) \| assistant: (\d{1,15}) \| env: (\d{1,15}) \|", re.MULTILINE
+)
+_TURNS: Final = re.compile(r"^turns: (\d{1,15}),", re.MULTILINE)
 
 
 def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:

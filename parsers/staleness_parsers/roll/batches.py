@@ -18,6 +18,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream, blocks
+from staleness_audit.readers.shapes import shaped
 from staleness_audit.readers.torch_files import BadTorchFile, Stub, Tensor, load, open_torch
 from staleness_parsers.roll.files import DUMP, PICKLE
 
@@ -156,7 +157,7 @@ def read_pickle_batch(run: RunFiles, piece: Piece, sink: Sink) -> None:
     assert found is not None
     step = int(found["step"])
     try:
-        with open_torch(run, piece.source, stubs=True) as value:
+        with shaped(BadTorchFile), open_torch(run, piece.source, stubs=True) as value:
             state = value.state if isinstance(value, Stub) else None
             rows = list(_batch(state, step, piece.source))
     except BadTorchFile as error:

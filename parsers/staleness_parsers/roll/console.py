@@ -18,6 +18,7 @@ from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_printed, read_config
 from staleness_audit.readers.console import number_of, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_scalars
 from staleness_parsers.roll.settings import settings_rows
@@ -196,10 +197,10 @@ def metric_rows(
     plain = {key.split("@", 1)[0]: value for key, value in metrics.items()}
     for key in ("system/global_step", "system/step"):
         step = plain.get(key) if step is None else step
-    if not isinstance(step, int | float) or isinstance(step, bool) or not float(step).is_integer():
+    if not isinstance(step, int | float) or isinstance(step, bool) or not is_figure(step) or step != int(step):
         return
     for name, value in plain.items():
-        if _WANTED.match(name) and isinstance(value, int | float) and value == value:  # noqa: PLR0124 - NaN
+        if _WANTED.match(name) and isinstance(value, int | float) and is_figure(value):
             yield {
                 "step": int(step),
                 "name": name,

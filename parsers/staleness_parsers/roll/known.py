@@ -9,7 +9,7 @@ from typing import Any
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
-from staleness_audit.readers.numbers import set_back
+from staleness_audit.readers.numbers import near, set_back
 from staleness_parsers.roll import timeline
 from staleness_parsers.roll.console import PUSH, UPDATE
 from staleness_parsers.roll.rows import Rows
@@ -86,10 +86,11 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     exported.sort(key=lambda row: (row["start"], row["end"], row["span"], row["source"], row["line"]))
     spans = {row["span"]: row for row in reversed(exported)}
     ordered = sorted(spans.values(), key=lambda row: (row["start"], row["end"], row["span"]))
-    lines = _table(staged, "lines", "source", "line")
+    ordered = near(near(ordered, "step", None, sink), "prompt", None, sink, what="Prompt")
+    lines = near(_table(staged, "lines", "source", "line"), "step", None, sink)
     settings = Settings.collect(_table(staged, "settings", "source", "line", "key"), run.assume)
     metrics: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in _table(staged, "metrics", "source", "line", "locator"):
+    for row in near(_table(staged, "metrics", "source", "line", "locator"), "step", None, sink):
         metrics[row["step"]][row["name"]] = row
     told = {step: PUSH in named for step, named in metrics.items() if UPDATE in named}
     frequencies = settings.values.get("actor_train.model_update_frequency", [])

@@ -11,7 +11,9 @@ from staleness_parsers.roll.known import Done, Known, Row, constrain, masked
 from staleness_parsers.roll.rows import Rows
 from staleness_parsers.roll.timeline import Step
 
-_GROUPS: Final = re.compile(r"ItemsGroup (\d+): len\(self\.running_prompts\)=(\d+) len\(self\.finished_prompts\)=(\d+)")
+_GROUPS: Final = re.compile(
+    r"ItemsGroup (\d{1,18}): len\(self\.running_prompts\)=(\d{1,18}) len\(self\.finished_prompts\)=(\d{1,18})"
+)
 
 
 class Batches:

@@ -150,8 +150,9 @@ def _text(value: object) -> str | None:
 
 
 def _whole(value: object) -> int | None:
-    """Whole number; the format writes 64-bit ones as text."""
+    """Whole number of 64 bits; the format writes them as text."""
     try:
-        return int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
     except ValueError:
         return None
+    return number if number is not None and abs(number) < 1 << 63 else None

@@ -21,8 +21,9 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_printed
-from staleness_audit.readers.console import Messages, number_of, parse_dict, strip_ansi, undecorate
+from staleness_audit.readers.console import Messages, decimal_of, number_of, parse_dict, strip_ansi, undecorate
 from staleness_audit.readers.lines import DamagedStream, numbered_lines
+from staleness_audit.readers.numbers import is_figure
 
 MARKS: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -183,7 +184,7 @@ class _Reader:
             kind, values = told
             number, value = values.get("number"), values.get("value")
             row |= {"kind": kind, "word": values.get("word"), "text": text[:200]}
-            row |= {"number": number_of(number) if number else None, "value": float(value) if value else None}
+            row |= {"number": number_of(number) if number else None, "value": decimal_of(value) if value else None}
         elif found["function"] == "_setup_trainer" and _YAML.match(text) and text.strip():
             row |= {"kind": "config"}
             self.body = [text]
@@ -296,12 +297,12 @@ def _number(value: object) -> tuple[float, str] | None:
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int):
-        return float(value), "whole"
+        return (float(value), "whole") if is_figure(value) else None
     try:
         number = float(str(value))
     except ValueError:
         return None
-    if number != number or abs(number) == float("inf"):  # noqa: PLR0124 - NaN (pitfall 16)
+    if not is_figure(number):  # NaN (pitfall 16), or damaged digits
         return None
     return number, "whole" if re.fullmatch(r"-?\d+", str(value)) else "printed"
 

@@ -19,6 +19,7 @@ from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import as_json
 from staleness_audit.readers.pickle_values import BadPickle, Opaque, read_pickle
+from staleness_audit.readers.shapes import shaped
 from staleness_audit.readers.torch_files import BadTorchFile, Tensor, load, most_bytes, open_torch
 from staleness_parsers.skyrl.console import CONFIGS
 
@@ -68,7 +69,7 @@ def read_dumps(run: RunFiles, pieces: Sequence[Piece], steps: Sequence[int], sin
 
 def _read_dump(run: RunFiles, piece: Piece, step: int, sink: Sink) -> list[dict[str, Any]]:
     try:
-        with run.open(piece.source) as stream:
+        with run.open(piece.source) as stream, shaped(_NotABatch):
             rows = _groups(_state(stream.read(most_bytes(run.file(piece.source)))))
     except (BadPickle, BadTorchFile, _NotABatch, UnreadableInput, OSError, EOFError) as why:
         sink.diagnose(
@@ -176,7 +177,7 @@ def _row_sums(field: object) -> list[int] | None:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    return value if isinstance(value, int) and 0 < value < 1 << 63 else 0
 
 
 def read_checkpoint(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
@@ -192,9 +193,14 @@ def read_checkpoint(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
         text = as_json(config)
         sink.write("skyrl_configs", pl.DataFrame([row | {"config": text}], schema=CONFIGS))
     if "consumed_uids" in content:
-        lists = {name: content.get(name) for name in ("consumed_uids", "filtered_uids")}
-        sizes = {name: len(set(uids)) if isinstance(uids, list) else None for name, uids in lists.items()}
         epoch = content.get("epoch")
-        row |= {"consumed": sizes["consumed_uids"], "filtered": sizes["filtered_uids"]}
-        row["epoch"] = epoch if isinstance(epoch, int) else None
+        row |= {"consumed": _distinct(content["consumed_uids"]), "filtered": _distinct(content.get("filtered_uids"))}
+        row["epoch"] = epoch if isinstance(epoch, int) and 0 <= epoch < 1 << 31 else None
     sink.write("skyrl_checkpoints", pl.DataFrame([row], schema=CHECKPOINTS))
+
+
+def _distinct(ids: object) -> int | None:
+    """How many ids a list holds; None if it is none."""
+    if not isinstance(ids, list) or not all(isinstance(each, str | int) for each in ids):
+        return None
+    return len(set(ids))

@@ -9,6 +9,7 @@ import orjson
 
 from staleness_audit.parser import Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
 from staleness_audit.readers.console import number_of
+from staleness_audit.readers.numbers import near
 from staleness_parsers.skyrl.batches import Frame, Group, frame_of, loss_tokens, solve_batch, whole_trajectories
 from staleness_parsers.skyrl.card import BATCH_REASON, CONVERSION, NO_LIMIT, STRICT, UNIT
 from staleness_parsers.skyrl.drops import drops, drops_are_told, left_over
@@ -29,6 +30,8 @@ ASSUMPTIONS: Final = {
         "SKYRL_GENERATE_CONCURRENCY_PER_ENGINE of the run, which no file records (default 512)"
     )
 }
+_OF_STEPS = frozenset({"block", "failed", "saved", "resuming", "resumed"})
+"""Marks whose number is a step's."""
 
 
 def finish_run(staged: Staged, run_assume: Mapping[str, str], sink: Sink) -> RunFacts:
@@ -71,10 +74,9 @@ def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[
             checkpointed = checkpointed or config
         else:
             configs[row["source"], row["launch"]] = read_settings(config)
+    marks = sorted(_rows(staged, "skyrl_marks"), key=lambda row: (row["source"], row["line"]))
     launches, notes = tell_launches(
-        sorted(_rows(staged, "skyrl_marks"), key=lambda row: (row["source"], row["line"])),
-        _rows(staged, "skyrl_numbers"),
-        configs,
+        near(marks, "number", _OF_STEPS, sink), near(_rows(staged, "skyrl_numbers"), "step", None, sink), configs
     )
     for code, message, source in notes:
         sink.diagnose("warning", code, message, source=source, opens="training")

@@ -192,7 +192,7 @@ def _launch_mark(launch: Launch, mark: Mark) -> None:
         launch.resumed_after = mark["number"]
     elif kind == "per_epoch":
         launch.per_epoch = mark["number"]
-    elif kind == "over":
+    elif kind == "over" and mark["value"] is not None:
         launch.stated_bound = int(mark["value"])
     elif kind == "exhausted":
         launch.exhausted.append(mark)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import polars as pl
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import micros
 from staleness_audit.solve import Range
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.skyrl.batches import Batch, Part
@@ -91,11 +92,11 @@ def _times(step: Step) -> tuple[datetime | None, datetime | None, int | None]:
         return started, ended, int((started - begun).total_seconds() * 1e6)
     waited, whole = step.figure("timing/wait_for_generation_buffer"), step.figure("timing/step")
     if step.phases or not (step.recorded and waited and whole):
-        return started, ended, int(waited.value * 1e6) if waited else None
+        return started, ended, micros(waited.value) if waited else None
     # Without console text: the tracker is told right after the step, or after an evaluation.
     evaluated = step.figure("timing/eval")
     ended = step.recorded - timedelta(seconds=evaluated.value if evaluated else 0.0)
-    return ended - timedelta(seconds=max(whole.value - waited.value, 0.0)), ended, int(waited.value * 1e6)
+    return ended - timedelta(seconds=max(whole.value - waited.value, 0.0)), ended, micros(waited.value)
 
 
 def _write_part(tables: Tables, key: Row, name: str, part: Part, v_train: Range, place: Row) -> None:

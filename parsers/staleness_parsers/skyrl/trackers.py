@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import orjson
@@ -12,6 +11,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import as_json
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_parsers.skyrl.console import CONFIGS, NUMBERS, wanted
@@ -29,7 +29,7 @@ def read_tracker(run: RunFiles, piece: Piece, sink: Sink) -> None:
         for item in read_values(run, piece.source):
             if isinstance(item, Text):
                 config |= orjson.loads(item.text) if item.tag == CONFIG else {}
-            elif wanted(item.tag) and (single or math.isfinite(item.value)):
+            elif wanted(item.tag) and is_figure(item.value):
                 form = "single" if single else "whole" if isinstance(item.value, int) else "double"
                 row = {"source": piece.source, "line": item.record, "launch": None, "ts": int(item.wall_time * 1e6)}
                 rows.append({**row, "step": item.step, "key": item.tag, "value": float(item.value), "form": form})

@@ -5,7 +5,6 @@ Times are local and name no zone; they stay naive here (``finish`` finds the off
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -16,8 +15,17 @@ import polars as pl
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink, Unit
-from staleness_audit.readers.console import Messages, number_of, parse_dict, parse_local_time, stage_lines, undecorate
+from staleness_audit.readers.console import (
+    Messages,
+    decimal_of,
+    number_of,
+    parse_dict,
+    parse_local_time,
+    stage_lines,
+    undecorate,
+)
 from staleness_audit.readers.lines import telling_lines
+from staleness_audit.readers.numbers import is_figure
 
 LINES: Final[dict[str, Any]] = {
     "source": pl.String,
@@ -135,7 +143,7 @@ def _read_line(raw: str) -> Row | None:
     kind, groups = told
     row: Row = {"local": local, "actor": line.actor, "pid": line.pid, "kind": kind, "text": groups.get("text")}
     if (number := groups.get("number")) is not None:
-        row["number"] = float(number)
+        row["number"] = decimal_of(number)
     for name, group in (("rollout", "id"), ("count", "count")):
         if (found := groups.get(group)) is not None:
             row[name] = number_of(found)
@@ -159,7 +167,7 @@ def _metrics(kind: str, text: str) -> Row:
     kept = {
         key: value
         for key, value in values.items()
-        if worth_keeping(key) and isinstance(value, (int, float)) and math.isfinite(value)
+        if worth_keeping(key) and isinstance(value, (int, float)) and is_figure(value)
     }
     return {"kind": kind, "text": orjson.dumps(kept).decode()}
 

@@ -11,7 +11,6 @@ trained sample that the rollout dump does not hold).
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Unit
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.torch_files import BadTorchFile, Tensor, open_torch
 from staleness_parsers.slime.calls import Sample, Segment, loss_tokens, read_sample, segments
 
@@ -490,7 +490,7 @@ def _at(column: object, index: int) -> object:
 def _values(column: object) -> Sequence[Any]:
     if isinstance(column, Tensor):
         values = column.flat()
-        return [int(value) for value in values] if all(map(math.isfinite, values)) else ()
+        return [int(value) for value in values] if all(map(is_figure, values)) else ()
     return column if isinstance(column, list) else ()
 
 

@@ -13,6 +13,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
+from staleness_audit.readers.numbers import near
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.processes import Process, Train
 
@@ -71,8 +72,8 @@ class Model:
 def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
     """Find the processes and assign every dump to one."""
     batches = _batches(staged, sink)
-    lines = p.order_lines(_rows(staged, "slime_lines", ["source", "line"]))
-    scalars = staged.scan("slime_scalars").collect() if staged.has("slime_scalars") else pl.DataFrame()
+    lines = near(p.order_lines(_rows(staged, "slime_lines", ["source", "line"])), "rollout", None, sink)
+    scalars = _scalars(staged, sink)
     found = p.console_processes(lines) or _event_processes(scalars)
     model = Model(found, batches, lines, scalars)
     _assign(model, _edges(staged), sink)
@@ -88,6 +89,16 @@ def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
 
 def _rows(staged: Staged, table: str, order: Sequence[str]) -> list[dict[str, Any]]:
     return staged.scan(table).sort(order).collect().to_dicts() if staged.has(table) else []
+
+
+def _scalars(staged: Staged, sink: Sink) -> pl.DataFrame:
+    """Scalars in the order of writing, but those of a step far from the others."""
+    if not staged.has("slime_scalars"):
+        return pl.DataFrame()
+    frame = staged.scan("slime_scalars").collect()
+    steps = frame.group_by("x").agg(pl.col("source", "record").first()).sort("x").rename({"record": "line"}).to_dicts()
+    kept = [row["x"] for row in near(steps, "x", None, sink)]
+    return frame if len(kept) == len(steps) else frame.filter(pl.col("x").is_in(kept))
 
 
 def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from staleness_audit.parser import Sink, Staged
+from staleness_audit.readers.numbers import micros
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.finish import OVERLAP, Model, completed, rollouts_of
 
@@ -32,7 +33,7 @@ def write_steps(model: Model, sink: Sink) -> pl.DataFrame:
                     "v_train_hi": v_train,
                     "started": model.utc(train.started) if train else None,
                     "ended": model.utc(train.ended) if train else None,
-                    "waited_us": round(train.waited * 1e6) if train and train.waited is not None else None,
+                    "waited_us": micros(train.waited) if train else None,
                     "updates": len(train.steps) or None if train else None,
                     "completed": done,
                     "evidence": evidence,

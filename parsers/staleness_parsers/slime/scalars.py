@@ -9,6 +9,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink, Unit
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_scalars
 from staleness_parsers.slime.console import worth_keeping
@@ -29,7 +30,7 @@ def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
     rows: list[dict[str, Any]] = []
     try:
         for scalar in read_scalars(run, source, ("rollout/step", "train/step")):
-            if worth_keeping(scalar.tag):
+            if worth_keeping(scalar.tag) and is_figure(scalar.value):
                 rows.append(
                     {
                         "source": source,

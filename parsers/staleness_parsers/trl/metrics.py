@@ -6,7 +6,6 @@ staged as one row, so that sources can be merged by (attempt, step) later.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -18,6 +17,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, parse_config, read_config
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Scalar, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.sqlite import DamagedDatabase, Database, open_database
@@ -134,7 +134,7 @@ def number(value: object) -> float | None:
     """Return a finite number; None for anything else (NaN metrics are logged as null)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if is_figure(value) else None
 
 
 def whole(value: object) -> int | None:

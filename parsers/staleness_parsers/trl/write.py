@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from staleness_audit.readers.numbers import micros
 from staleness_parsers.trl import batches
 from staleness_parsers.trl.batches import Chunk
 from staleness_parsers.trl.console_story import Drop, Story, places, tell
@@ -82,7 +83,7 @@ def write_steps(rows: Rows, told: Teller) -> None:
             v_train_hi=shape.version(step) if known else step - 1,
             started=time(record.ts - took) if record and record.ts is not None and took is not None else None,
             ended=time(record.ts) if record and single else None,
-            waited_us=None if waited is None else round(waited * 1e6),
+            waited_us=micros(waited),
             updates=shape.sync_every if known else None,
             completed=True if step > launch.start else None,
         )

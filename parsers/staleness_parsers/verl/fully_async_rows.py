@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from staleness_audit.parser import Sink
+from staleness_audit.readers.numbers import micros
 from staleness_parsers.verl.aggregates import RowClass, order_classes
 from staleness_parsers.verl.fully_async import FullyAsync, Micro
 from staleness_parsers.verl.launches import Row
@@ -239,7 +240,7 @@ def _write_micro(model: FullyAsync, micro: Micro, out: dict[str, list[Row]], sin
             "v_train_hi": micro.version,
             # Without the trigger nobody knows how many versions the micro-steps were: only that one was.
             "completed": True if micro.told and (model.numbered or micro.number == 1) else None,
-            "waited_us": None if waited is None else round(waited * 1e6),
+            "waited_us": micros(waited),
             **proof,
         }
     )

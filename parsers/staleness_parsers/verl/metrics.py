@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
-from staleness_audit.readers.console import number_of
+from staleness_audit.readers.console import decimal_of, number_of
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
+from staleness_audit.readers.numbers import MOST, is_figure
 from staleness_audit.readers.records import DamagedRecords
 from staleness_audit.readers.scalars import read_scalars
 
@@ -92,6 +93,9 @@ def stage_metrics(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
     for table in read_json_lines(run, piece, _JSON, damaged):
         rows = pl.DataFrame(pl.from_arrow(table))
+        for line in rows.filter(pl.col("step").is_null())["line"]:
+            damaged(BadLine(line, "it names no step", ""))
+        rows = rows.filter(pl.col("step").is_not_null())
         sink.write(
             TABLE,
             rows.select(
@@ -102,9 +106,14 @@ def stage_metrics(run: RunFiles, piece: Piece, sink: Sink) -> None:
                 pl.lit(None, pl.Int64).alias("pid"),
                 pl.col("step"),
                 pl.lit(None, pl.Float64).alias("ts"),
-                *(pl.col("data").struct.field(name).alias(short) for short, name in METRICS.items()),
+                *(_figure(pl.col("data").struct.field(name)).alias(short) for short, name in METRICS.items()),
             ),
         )
+
+
+def _figure(value: pl.Expr) -> pl.Expr:
+    """See ``is_figure``."""
+    return pl.when(value.abs() < MOST).then(value)
 
 
 def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
@@ -112,7 +121,7 @@ def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
     steps: dict[int, dict[str, Any]] = {}
     try:
         for scalar in read_scalars(run, source):
-            if scalar.tag in _SHORT:
+            if scalar.tag in _SHORT and is_figure(scalar.value):
                 row = steps.setdefault(
                     scalar.step, {"step": scalar.step, "ts": scalar.wall_time, "locator": f"record {scalar.record}"}
                 )
@@ -133,15 +142,15 @@ def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
 
 def parse_record(text: str) -> dict[str, Any] | None:
     """Read a console record ``step:4 - key:1.0 - key:np.float64(2.0) ..``; None if the line holds none."""
-    found = _RECORD.search(text) if "step:" in text else None
-    if found is None:
+    record = _RECORD.search(text) if "step:" in text else None
+    if record is None:
         return None
     values = {}
-    for part in text[found.end() :].split(" - "):
+    for part in text[record.end() :].split(" - "):
         key, _, printed = part.partition(":")
-        if key in _SHORT and (value := _VALUE.match(printed)) and value[1] != "nan":
-            values[_SHORT[key]] = float(value[1])
-    return {"step": number_of(found[1]), **values}
+        if key in _SHORT and (found := _VALUE.match(printed)) and (value := decimal_of(found[1])) is not None:
+            values[_SHORT[key]] = value
+    return {"step": number_of(record[1]), **values}
 
 
 def most_rows(record: Mapping[str, Any] | None) -> float | None:

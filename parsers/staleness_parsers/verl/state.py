@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -18,7 +17,9 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Unit
+from staleness_audit.readers.numbers import is_figure
 from staleness_audit.readers.numpy_stubs import array_values, scalar_value
+from staleness_audit.readers.shapes import shaped
 from staleness_audit.readers.torch_files import BadTorchFile, Stub, Tensor, load, open_torch
 
 TABLE: Final = "verl_keys"
@@ -70,7 +71,7 @@ def stage_checkpoint(unit: Unit, run: RunFiles, sink: Sink) -> None:
     """Stage a TransferQueue checkpoint: the controller's tags, and the loss masks of the storage units beside it."""
     source, step = str(unit.options["source"]), int(unit.options["step"])
     try:
-        with open_torch(run, source, stubs=True) as state:
+        with shaped(BadTorchFile), open_torch(run, source, stubs=True) as state:
             tags = dict(_controller_tags(state))
     except BadTorchFile as error:
         _unread(
@@ -80,7 +81,7 @@ def stage_checkpoint(unit: Unit, run: RunFiles, sink: Sink) -> None:
     masks: dict[int, int] = {}
     for other in unit.options["storage"]:
         try:
-            with open_torch(run, str(other), stubs=True) as storage:
+            with shaped(BadTorchFile), open_torch(run, str(other), stubs=True) as storage:
                 masks.update(_masks(storage))
         except BadTorchFile as error:
             sink.diagnose(
@@ -99,11 +100,11 @@ def stage_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
     """Stage a mini-batch that ``skip.rollout_tq`` dumped."""
     source, step = str(unit.options["source"]), int(unit.options["step"])
     try:
-        with open_torch(run, source, stubs=True) as value:
+        with shaped(BadTorchFile), open_torch(run, source, stubs=True) as value:
             keys, tags = value.get("keys"), value.get("tags")
             fits = isinstance(keys, list) and isinstance(tags, list) and len(keys) == len(tags)
             losses = _jagged_sums(value.get("tensordict"), len(keys)) if fits else []
-    except (BadTorchFile, AttributeError) as error:
+    except BadTorchFile as error:
         _unread(sink, source, step, "batch", f"A dumped mini-batch of step {step} cannot be read: {error}")
         return
     if not fits:
@@ -118,7 +119,7 @@ def stage_group(unit: Unit, run: RunFiles, sink: Sink) -> None:
     """Stage a group that ``skip.async_rollout`` dumped."""
     source, feed = str(unit.options["source"]), int(unit.options["feed"])
     try:
-        with open_torch(run, source, stubs=True) as value:
+        with shaped(BadTorchFile), open_torch(run, source, stubs=True) as value:
             rows = _group_rows(value)
     except BadTorchFile as error:
         _unread(sink, source, feed, "group", f"The dumped group {feed} cannot be read: {error}")
@@ -172,7 +173,7 @@ def _whole(value: object) -> int | None:
     value = scalar_value(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value) if math.isfinite(value) else None
+    return int(value) if is_figure(value) else None
 
 
 def _masks(storage: object) -> Iterator[tuple[int, int]]:

@@ -11,7 +11,7 @@ import math
 import polars as pl
 
 from staleness_audit.parser import Sink
-from staleness_audit.readers.numbers import moment
+from staleness_audit.readers.numbers import micros, moment
 from staleness_parsers.verl.aggregates import RowClass, Spread, row_classes
 from staleness_parsers.verl.launches import Row
 from staleness_parsers.verl.rows import STAMPED, Lengths, StepClasses, write_classes, write_rows, write_stamped
@@ -152,7 +152,7 @@ def _write_step(model: V1, step: Step, out: dict[str, list[Row]]) -> None:
             "v_train_hi": step.v_train,
             "completed": step.completed,
             "updates": _updates(model),
-            "waited_us": None if waited is None else round(waited * 1e6),
+            "waited_us": micros(waited),
             "started": None if logged is None or spent is None else moment(logged - spent),
             "ended": moment(logged),
             **proof,

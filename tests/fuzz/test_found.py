@@ -1,0 +1,116 @@
+"""What fuzzing has found: one damaged value each, in a recorded run cut short, after which no parser kept its promises.
+
+Each row names a format, a recorded case, a file of it, and what stands in it instead of what was recorded there.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fuzz.framing import event_record, event_records
+from fuzz.targets import bench, read_changed
+
+Change = Callable[[bytes], bytes]
+
+
+def text(old: str, new: str) -> Change:
+    """Another text, where it comes first."""
+
+    def changed(body: bytes) -> bytes:
+        assert old.encode() in body
+        return body.replace(old.encode(), new.encode(), 1)
+
+    return changed
+
+
+def event(tag: str, *, value: float | None = None, step: int | None = None, wall: float | None = None) -> Change:
+    """Another number in the first record of a metric, with its checksum right."""
+
+    def changed(body: bytes) -> bytes:
+        from tensorboard.compat.proto import event_pb2
+
+        records = list(event_records(body))
+        at = next(index for index, record in enumerate(records) if tag.encode() in record)
+        one = event_pb2.Event.FromString(records[at][12:-4])
+        one.summary.value[0].simple_value = one.summary.value[0].simple_value if value is None else value
+        one.step = one.step if step is None else step
+        one.wall_time = one.wall_time if wall is None else wall
+        records[at] = event_record(one.SerializeToString())
+        return b"".join(records)
+
+    return changed
+
+
+def line(number: int, change: Callable[[Any], None]) -> Change:
+    """Another value in a line of JSON."""
+
+    def changed(body: bytes) -> bytes:
+        lines = body.splitlines(keepends=True)
+        value = json.loads(lines[number])
+        change(value)
+        lines[number] = json.dumps(value).encode() + b"\n"
+        return b"".join(lines)
+
+    return changed
+
+
+def archived(old: bytes, new: bytes) -> Change:
+    """Other operations in the pickle of a torch file."""
+
+    def changed(body: bytes) -> bytes:
+        target = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(body)) as packed, zipfile.ZipFile(target, "w") as again:
+            for name in packed.namelist():
+                data = packed.read(name)
+                if name.endswith(".pkl"):
+                    assert old in data
+                    data = data.replace(old, new, 1)
+                again.writestr(zipfile.ZipInfo(name), data)
+        return target.getvalue()
+
+    return changed
+
+
+EVENTS, HUGE = "*tfevents*", "1" * 400
+FILTERED = b"X\x0d\x00\x00\x00filtered_uids"
+FOUND: list[tuple[str, str, str, Change]] = [
+    # Numbers of a metric that are none, or more than there can be, and records of no step or time.
+    ("skyrl", "straggler_s1_tb", EVENTS, event("async/staleness_mean", value=float("nan"))),
+    ("skyrl", "straggler_s1_tb", EVENTS, event("trainer/global_step", step=2**31)),
+    ("skyrl", "straggler_s1_tb", EVENTS, event("trainer/global_step", step=2**62)),
+    ("skyrl", "straggler_s1_tb", EVENTS, event("async/staleness_mean", wall=1e300)),
+    ("skyrl", "straggler_s1_tb", EVENTS, event("generate/avg_num_tokens", value=2.0)),
+    ("slime", "fully_async_killed_in_training", EVENTS, event("perf/train_wait_time", wall=1e300)),
+    ("openrlhf", "q1-oversample", EVENTS, event("train/timing/make_experience", value=float("inf"))),
+    ("openrlhf", "q1-oversample", EVENTS, event("train/rollout/response_length_mean", value=1e30)),
+    # A number in a console: lines up to it would be missing.
+    ("slime", "fully_async_longtail_console_only", "console.log", text("rollout 3:", f"rollout {HUGE}:")),
+    # Digits of a count beyond 64 bits, and more than Python reads.
+    ("psrl", "default-level", "*/v0/0.txt", text("assistant: ", f"assistant: {HUGE}")),
+    ("psrl", "default-level", "*/v0/0.txt", text("assistant: ", "assistant: " + "1" * 5000)),
+    # Other things in a dump than a parser looks for.
+    (
+        "skyrl",
+        "straggler_s1",
+        "*/fully_async_state.pt",
+        archived(b"X\x0d\x00\x00\x00filtered_uids", b"]X\x00\x00\x00\x00"),
+    ),
+    # A line of JSON without a key, or with the number of another.
+    ("verl", "v1_sep_drop_t4", "demo/*.jsonl.gz", line(1, lambda value: value.pop("step"))),
+    ("areal", "spmd_reject_fail_eval_resume", "*/rollout/0/0.jsonl", line(1, lambda value: value.update(task_id=2))),
+]
+
+
+@pytest.mark.parametrize("index", range(len(FOUND)), ids=lambda index: f"{FOUND[index][0]}-{index}")
+def test_what_was_found_is_read_as_promised(index: int) -> None:
+    name, case, pattern, change = FOUND[index]
+    around = bench(name, case)
+    file = next(file for file in around.small.files if fnmatch.fnmatch(file, pattern))
+    read_changed(around, name, file, change(around.small.content(file)))
