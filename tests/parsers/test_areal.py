@@ -671,6 +671,22 @@ class TestDamage:
         assert result.data["run"]["steps"]["lo"] == 3
         assert result.data["verdict"] == "inconclusive"
 
+    def test_a_launch_from_scratch_supersedes_all(self, tmp_path: Path) -> None:
+        """The first launch trained step 0 (and its checkpoint is gone), or ended before; the second trains 0 and 1.
+
+        Of a launch that ended before its first step no span is left: the spans are those of the second one.
+        """
+        scratch = "Resume info not found at /ckpt. This should not be a resumed experiment!"
+        for steps in ({0: stats(2, 11)}, {}):
+            console = [(0.0, says(0.0, "Recover", scratch, "WARNING")), *tracer(0.5), *step_lines(steps)]
+            again = [(90.0, says(90.0, "Recover", scratch, "WARNING")), *tracer(90.5)]
+            console += [*again, *step_lines({0: stats(2, 5), 1: stats(2, 6)}, 90.0)]
+            trial = Trial(config(), console, {}, {0: [*(spans([0]) if steps else []), *spans([0, 1])]})
+            data = judged(trial, tmp_path / str(len(steps))).data
+            assert data["run"]["steps"] == exact(2)
+            assert data["trajectories"]["trained"] == exact(4)
+            assert data["tokens"]["trained"] == exact(11)
+
     def test_a_configuration_alone_proves_nothing(self, tmp_path: Path) -> None:
         result = judged(Trial(), tmp_path)
         assert "no-steps" in codes(result)

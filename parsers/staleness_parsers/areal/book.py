@@ -133,6 +133,10 @@ class Book:
                 "constraints", {**key, "quantity": quantity, "op": op, "value": float(number)}, step.stats_at, "derived"
             )
 
+    def _superseded(self, launch: Launch, step: int) -> bool:
+        """Whether a later launch is known to have gone back behind a step: then it counts nowhere."""
+        return any(later.first is not None and later.first <= step for later in self.launches[launch.number + 1 :])
+
     def _limits(self, launch: Launch, step: Step) -> list[tuple[str, str, int]]:
         """Return what is certain of a step as a whole: its own statistics, and what the replay leaves open."""
         batch = self.batches[launch.number].steps.get(step.number)
@@ -140,7 +144,7 @@ class Book:
         count, tokens = step.values.get("n_seqs"), step.values.get("n_valid_tokens")
         if count is not None:
             limits += _about("trajectories", count, step.printed)
-        elif step.proof and not self._complete(launch, step.number):
+        elif step.proof and not self._complete(launch, step.number) and not self._superseded(launch, step.number):
             self.sink.diagnose(
                 "warning",
                 "step-uncounted",

@@ -136,10 +136,11 @@ def _attempts(found: Sequence[Launch]) -> list[Attempt]:
     attempts = []
     highest = -1
     for launch in found:
-        resumed: int | None = launch.start_version - 1 if launch.start_version > 0 else None
+        # A later launch that starts from scratch goes back behind step 0.
+        resumed: int | None = launch.start_version - 1 if launch.start_version > 0 or launch.number else None
         lowest = None
         if launch.first is None and launch.number:
-            resumed, lowest = max(highest, 0), 0  # it may have gone back anywhere
+            resumed, lowest = highest, -1  # it may have gone back anywhere
         times = sorted(at for step in launch.steps.values() for at in (step.done, step.updated) if at is not None)
         ended = times[-1] if times and launch.dated else None
         attempts.append(Attempt(launch.number, resumed, lowest, _time(launch.started), _time(ended)))

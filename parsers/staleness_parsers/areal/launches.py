@@ -336,7 +336,10 @@ def _read_statistics(launch: Launch) -> None:
 
 
 def _align(found: Sequence[Launch], parts: list[list[Row]]) -> list[list[Row]]:
-    """Give the spans of one rank to launches: one each where the numbers agree, else by the steps they name."""
+    """Give the spans of one rank to launches: one each where the numbers agree, else by the steps they name.
+
+    A launch that ended before its first step left no spans, so one that shares the steps comes before one without any.
+    """
     if len(parts) == len(found):
         return parts
     aligned: list[list[Row]] = [[] for _ in found]
@@ -350,8 +353,12 @@ def _align(found: Sequence[Launch], parts: list[list[Row]]) -> list[list[Row]]:
             and (found[index].first is None or not steps or min(steps) >= found[index].start_version)
         ]
         if fits:
-            aligned[fits[0]] = part
-            free = fits[0] + 1
+            best = max(
+                fits,
+                key=lambda index: (len(steps & set(found[index].steps)), -len(steps ^ set(found[index].steps)), -index),
+            )
+            aligned[best] = part
+            free = best + 1
     return aligned
 
 
