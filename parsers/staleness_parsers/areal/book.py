@@ -12,7 +12,7 @@ from staleness_audit.parser import Sink
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.areal.assembly import Batches
 from staleness_parsers.areal.content import Content, Key
-from staleness_parsers.areal.launches import Launch, Step
+from staleness_parsers.areal.launches import Launch, Step, superseded
 from staleness_parsers.areal.settings import Settings
 from staleness_parsers.areal.tasks import Task
 
@@ -133,10 +133,6 @@ class Book:
                 "constraints", {**key, "quantity": quantity, "op": op, "value": float(number)}, step.stats_at, "derived"
             )
 
-    def _superseded(self, launch: Launch, step: int) -> bool:
-        """Whether a later launch is known to have gone back behind a step: then it counts nowhere."""
-        return any(later.first is not None and later.first <= step for later in self.launches[launch.number + 1 :])
-
     def _limits(self, launch: Launch, step: Step) -> list[tuple[str, str, int]]:
         """Return what is certain of a step as a whole: its own statistics, and what the replay leaves open."""
         batch = self.batches[launch.number].steps.get(step.number)
@@ -144,7 +140,11 @@ class Book:
         count, tokens = step.values.get("n_seqs"), step.values.get("n_valid_tokens")
         if count is not None:
             limits += _about("trajectories", count, step.printed)
-        elif step.proof and not self._complete(launch, step.number) and not self._superseded(launch, step.number):
+        elif (
+            step.proof
+            and not self._complete(launch, step.number)
+            and not superseded(self.launches, launch.number, step.number)
+        ):
             self.sink.diagnose(
                 "warning",
                 "step-uncounted",

@@ -16,7 +16,7 @@ from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.clocks import timed_sessions, untimed_log
 from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
 from staleness_parsers.areal.facts import Known, facts
-from staleness_parsers.areal.launches import Launch, launches, of_other_runs
+from staleness_parsers.areal.launches import Launch, launches, of_other_runs, superseded
 from staleness_parsers.areal.settings import Settings, settings_from
 from staleness_parsers.areal.tasks import tasks_of
 
@@ -103,7 +103,11 @@ def _tell(sink: Sink, known: Known, homeless: int) -> None:
             # What the steps trained is counted all the same: see ``step-uncounted``.
             opens="fates",
         )
-    counted = all("n_seqs" in step.values for launch in known.launches for step in launch.steps.values())
+    counted = all(
+        "n_seqs" in step.values or superseded(known.launches, launch.number, step.number)
+        for launch in known.launches
+        for step in launch.steps.values()
+    )
     if homeless and known.traced:
         sink.diagnose(
             "warning",
@@ -128,7 +132,9 @@ def _tell(sink: Sink, known: Known, homeless: int) -> None:
                 "its trajectories are only counted. Switch on rollout.enable_rollout_tracing and perf_tracer.enabled.",
                 source=step.proof[0] if step.proof else None,
                 line=step.proof[1] if step.proof else None,
-                opens=None if "n_seqs" in step.values else "training",
+                opens=None
+                if "n_seqs" in step.values or superseded(known.launches, launch.number, number)
+                else "training",
             )
 
 

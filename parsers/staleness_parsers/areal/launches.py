@@ -147,6 +147,11 @@ def launches(
     return found, shift is not None or not log
 
 
+def superseded(found: Sequence[Launch], number: int, step: int) -> bool:
+    """Whether a launch after the given one is known to have gone back behind a step: then it counts nowhere."""
+    return any(later.first is not None and later.first <= step for later in found[number + 1 :])
+
+
 # ------------------------------------------------------------------------------- cutting into launches
 
 
