@@ -177,6 +177,15 @@ def test_without_a_configuration_prompts_may_be_filtered(run: Run) -> None:
     assert run().fates("dropped")["filtered"] == (0, 1)
 
 
+def test_a_prompt_more_than_the_quota_may_replace_a_filtered_one(run: Run) -> None:
+    """One prompt a step: three began at step 0. R = 2, or R = 1 and a filtered one whose place prompt 2 took."""
+    prompts = [part for number in range(3) for part in prompt(number, 0, 5 + number / 10, [(3, 4)])]
+    run[TRACES] = traces(2, [*prompts, *prompt(3, 1, 19, [(13, 18)]), *prompt(4, 1, 19.5, [(13, 18)])])
+    audited = run()
+    assert audited.trained == (2, 2)
+    assert audited.fates("dropped")["filtered"][0] == 0 < audited.fates("dropped")["filtered"][1]
+
+
 def test_filtered_prompts_are_named_by_the_console(run: Run) -> None:
     """Prompt 0 is filtered and replaced by prompt 2; without the console anybody may have been taken."""
     prompts = [

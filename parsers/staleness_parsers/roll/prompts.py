@@ -28,14 +28,21 @@ class Prompts:
         filtered, named = self._filtered()
         windows = [known.settings.window] if known.settings.window is not None else []
         rlvr.mark_committed(prompts, known.time, size, windows, filtered)
-        # Without a word on filters in the logs, unfilled or too full batches would show; dropping is still possible.
         guess = (bool(known.settings.filters) and not named) or known.damaged
         silent = known.settings.filters is None and not named
         sampled = [step for step in known.time.steps if self.completed.get((step.attempt, step.step)) is not False]
         outcome = rlvr.replay(
-            prompts, batches, known.time, known.settings, size, self._oldest(batches), sampled=sampled, guess=guess
+            prompts,
+            batches,
+            known.time,
+            known.settings,
+            size,
+            self._oldest(batches),
+            sampled=sampled,
+            guess=guess,
+            silent=silent,
         )
-        if (outcome.unsure and not guess) or outcome.torn:
+        if outcome.lost or outcome.torn:
             steps = sorted({step for _, step in outcome.unsure})
             whom = f"whom steps {steps[0]} to {steps[-1]} took, and " if steps else ""
             message = (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -84,7 +84,7 @@ class Outcome:
     """The replay. ``taken``: per (domain, attempt, step) whom it certainly took, ``maybe``: whom perhaps.
 
     ``unsure``: (attempt, step) whose batch is not known. ``windows``: per (domain, attempt) the W that fit.
-    ``torn``: (domain, attempt) of which spans were lost.
+    ``torn``: (domain, attempt) of which spans were lost. ``lost``: for want of spans, some batch is not known.
     """
 
     taken: dict[tuple[str, int, int], list[Prompt]] = field(default_factory=dict)
@@ -92,6 +92,7 @@ class Outcome:
     unsure: set[tuple[int, int]] = field(default_factory=set)
     windows: dict[tuple[str, int], list[int]] = field(default_factory=dict)
     torn: set[tuple[str, int]] = field(default_factory=set)
+    lost: bool = False
 
 
 def build_prompts(spans: Sequence[Span], timeline: Timeline, batches: Mapping[str, Batch]) -> list[Prompt]:
@@ -214,10 +215,11 @@ def replay(
     *,
     sampled: Sequence[Step],
     guess: bool,
+    silent: bool = False,
 ) -> Outcome:
     """Replay every domain's buffer in every launch; ``sampled``: steps that may have taken a batch.
 
-    ``guess``: who committed is not known (filters).
+    ``guess``: who committed is not known (filters). ``silent``: nothing tells whether there are filters.
     """
     outcome = Outcome()
     batches = [*batches, *_lost_calls(prompts, batches, sampled)]
@@ -236,6 +238,7 @@ def replay(
         adrift = min((p.start for p in members if p.start_step is None and p.committed), default=None)
         if adrift is not None:
             known = min(known, next((at for at, call in enumerate(own) if call.end >= adrift), known))
+        guessed = guess or (silent and not _unfiltered(members, own, outcome.windows[where]))
         missing = gaps.unseen(members, timeline, size, max(outcome.windows[where]))
         if any(one.lost for one in missing):
             outcome.torn.add(where)
@@ -244,8 +247,10 @@ def replay(
             key = (*where, batch.step)
             lists = [taken[index] for _, taken, _ in runs]
             everywhere = [p for p in lists[0] if all(p in other for other in lists[1:])]
-            if guess or index >= known:
-                low = batch.step - max(outcome.windows[where])
+            if guessed or index >= known:
+                outcome.lost = outcome.lost or not guessed
+                # With filters nobody knows of, a window that seems to fit may not.
+                low = 0 if guessed and settings.ratio is None else batch.step - max(outcome.windows[where])
                 outcome.unsure.add((batch.attempt, batch.step))
                 outcome.taken[key] = []
                 outcome.maybe[key] = [
@@ -261,6 +266,18 @@ def replay(
             outcome.maybe[key] = list(extra.values())
     _settle(outcome)
     return outcome
+
+
+def _unfiltered(members: Sequence[Prompt], calls: Sequence[Batch], windows: Sequence[int]) -> bool:
+    """Whether no more prompts began than the quota lets (rule 1): each filtered one gives its place to another."""
+    begun = Counter(prompt.start_step for prompt in members)
+    sizes = {call.size for call in calls}
+    size = sizes.pop()
+    if sizes or not size or None in begun:
+        return False
+    first = min(call.step for call in calls)
+    later = all(count <= size for step, count in begun.items() if step != first)
+    return later and begun[first] == size * (max(min(windows), 1) + 1)
 
 
 def _undisturbed(calls: Sequence[Batch], taken: Sequence[Sequence[Prompt]], missing: Sequence[gaps.Unseen]) -> int:
