@@ -69,6 +69,18 @@ BETRAYED: list[tuple[str, str, Change, str, str | None]] = [
     ("nemo-rl/sc-windowed-strict", "ray-driver.log", first_part(0.6), "log-ends-early", "fates"),
     # Optimizer steps 3 and 5 are told of, 4 is not.
     ("dressage/partial_keep2_preempt2", "console.log", without("step 4:"), "console-lines-lost", "fates"),
+    # "staleness/dropped_groups" of rollout 4 is 1.
+    ("dressage/partial_keep2_preempt2", "console.log", without("dropping stale"), "drops-not-logged", "fates"),
+    # 16 requests were under way or ready at the end of the step, and one more by what is left.
+    ("dryrun/roll-lognormal", "request.jsonl", without('"drop", "rid": 152,'), "requests-unaccounted", "fates"),
+    # Of the batch's prompts one was used up for no group that was kept.
+    (
+        "openrlhf/q2-eval-filter",
+        "console.log",
+        without("16:03:09 samples_generator.py:174"),
+        "groups-not-logged",
+        "fates",
+    ),
     # The agentic pipeline prints every field of its configuration.
     ("roll/agentic_native", "console.log", without("async_generation_ratio:"), "settings-torn", None),
     # The header of the other file says that it is of attempt 1.

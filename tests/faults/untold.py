@@ -25,24 +25,16 @@ class Untold:
 
 LOST_LINES = ("lose_line", "lose_block", "interleave", "cut_at_line_end", "cut_mid_line", "latin_1")
 LOST_FILES = ("delete_file", "emptied")
-TIMES = ("clock_jump", "other_zone")
 DROPPED = r"(trajectories|tokens)\.(dropped|seen|generated)|dropped_trajectories|step \S+ dropped"
 ENDED = r"(trajectories|tokens)\.(cancelled|lost|pending)|cancelled_trajectories|" + DROPPED
 EVERYTHING = r".*"
-CONSOLE = r"console[^/]*\.log|/log_rank[^/]*\.log|run\.log"
 
 UNTOLD: tuple[Untold, ...] = (
     Untold(
         "events", LOST_FILES, r"staleness\.jsonl", EVERYTHING, "who writes is told by the writers only", any_way=True
     ),
-    Untold("areal", LOST_LINES, r"sessions-r\d+\.jsonl", DROPPED, "a rejection is told nowhere else"),
-    Untold("dressage", LOST_LINES, r"console\.log", DROPPED, "a line about a dropped group is told nowhere else"),
-    Untold("dryrun", LOST_LINES, r"request\.jsonl", ENDED, "without its drop a request is left over", any_way=True),
     Untold("prime-rl", LOST_LINES, r"orchestrator\.log|all/traces\.jsonl", ENDED, "each is told once, and not counted"),
     Untold("psrl", LOST_LINES, r"route_trace\.log", ENDED, "requests that are never trained are told of in one file"),
-    Untold("roll", LOST_LINES, CONSOLE, DROPPED, "a filtered prompt is told of by its line only"),
-    Untold("skyrl", LOST_LINES, CONSOLE, DROPPED, "without trackers a warning is told nowhere else"),
-    Untold("slime", LOST_LINES, CONSOLE, DROPPED, "a line about a dropped group is told nowhere else"),
 )
 
 

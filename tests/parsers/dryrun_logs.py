@@ -76,9 +76,11 @@ class Logs:
         lags = {"staleness_true": k - versions[0], "staleness_reported": k - versions[1]}
         return self.request(t, "consume", rid, generated, versions, consume_version=k, complete_time=t, **lags)
 
-    def train(self, k: int, start: float, end: float, tokens: int, requests: int = 1, expired: int = 0) -> Logs:
+    def train(
+        self, k: int, start: float, end: float, tokens: int, requests: int = 1, expired: int = 0, **more: int
+    ) -> Logs:
         row = {"t": end, "start": start, "end": end, "version": k + 1, "n_reqs": requests, "total_tokens": tokens}
-        return self.append("train.jsonl", row | {"n_dropped_step": expired})
+        return self.append("train.jsonl", row | {"n_dropped_step": expired} | more)
 
     def occupancy(
         self, t: float, running: dict[int, int], waiting: dict[int, int] | None = None, instance: int = 0

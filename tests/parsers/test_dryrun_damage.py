@@ -240,6 +240,19 @@ def test_a_stream_that_lies_there_twice_is_read_once(tmp_path):
     }
 
 
+def test_a_lost_drop_row_is_betrayed_by_who_was_left_at_the_end_of_a_step(tmp_path):
+    """Of three requests one is consumed and one dropped while step 1 runs: one is left at its end."""
+    logs = Logs(tmp_path)
+    for rid in range(3):
+        logs.admit(0.0, rid, 4, 0)
+    logs.complete(1.0, 0, 4, (0, 0)).consume(1.0, 0, 0, 4, (0, 0))
+    logs.train(0, 1.0, 2.0, 14, n_inflight=1, n_ready=0)
+    assert ("error", "requests-unaccounted", "fates") in findings(tables(tmp_path))
+    with (logs.logs / "request.jsonl").open("a") as rows:
+        rows.write(json.dumps({"t": 1.5, "event": "drop", "rid": 1, "generated": 2, "v_min": 0, "v_max": 0}) + "\n")
+    assert "requests-unaccounted" not in {code for _, code, _ in findings(tables(tmp_path))}
+
+
 def test_a_folder_that_lies_there_twice_is_one_simulation(tmp_path):
     story(tmp_path).config().launch()
     whole = tables(tmp_path)

@@ -66,8 +66,9 @@ CARD: Final = Card(
     betrays=(
         "As for slime, what a rollout dump held is betrayed by the console and the ids around it. A session without "
         "session.json or error.json is betrayed only by the proxy log or the console. A torn console is betrayed as "
-        "slime's is, but not a single lost line about a dropped or retried group. Groups surplus to a fully async "
-        "batch leave their sessions and no line; sessions cancelled at the end of a run leave nothing. The launch "
+        "slime's is, a single lost line about a stale group by the rollouts' metrics (staleness/dropped_groups), but "
+        "not one about a group that failed or was tried again. Groups surplus to a fully async batch leave "
+        "their sessions and no line; sessions cancelled at the end of a run leave nothing. The launch "
         "scripts clear the session folders, so only the last launch's sessions are there."
     ),
     refines=("slime",),

@@ -23,10 +23,13 @@ from staleness_audit.parser import Sink, Staged
 from staleness_parsers.dressage.sessions import REJECTIONS, UNREAD
 from staleness_parsers.dressage.story import Story
 from staleness_parsers.slime.calls import label_number
+from staleness_parsers.slime.console import metrics_of
 from staleness_parsers.slime.finish import Model, completed, rollouts_of
 from staleness_parsers.slime.life import write_anonymous
 from staleness_parsers.slime.processes import policy
 
+_DROPPED: Final = "staleness/dropped_groups"
+"""Metric: groups that a rollout's call dropped as stale."""
 _TIME: Final = pl.Datetime("us", "UTC")
 _TRAJECTORIES: Final[dict[str, Any]] = {
     "trajectory_id": pl.String,
@@ -128,7 +131,8 @@ def write_sessions(
     left = [session for name, session in known.items() if name not in dumped and name not in aside]
     finished = [session for session in left if session.finished]
     lacking = _lacking(model)
-    fates, leftover = ({}, False) if lacking or model.torn else _explain(finished, known, members, story)
+    open_ = bool(lacking) or model.torn or _tell_lost_drops(model, story, sink)
+    fates, leftover = ({}, False) if open_ else _explain(finished, known, members, story)
     attempt = max(len(model.processes) - 1, 0)
     prefix = f"{attempt}/" if attempt else ""
     trajectories, events = [], []
@@ -172,6 +176,21 @@ def _lacking(model: Model) -> list[tuple[int, int, int]]:
         for rollout in rollouts_of(process)
         if (attempt, rollout) not in named and completed(model, attempt, rollout)[0] is not False
     ]
+
+
+def _tell_lost_drops(model: Model, story: Story, sink: Sink) -> bool:
+    """Return, and say, whether fewer lines about stale groups are left than the rollouts' metrics count."""
+    console = {line["rollout"]: values.get(_DROPPED, 0.0) for line, values in metrics_of(iter(model.lines))}
+    events = model.scalars.filter(pl.col("tag") == _DROPPED) if not model.scalars.is_empty() else model.scalars
+    written = dict(events.select("x", "value").iter_rows()) if not events.is_empty() else {}
+    stated, told = max(sum(console.values()), sum(written.values())), len(story.of("stale"))
+    if not story.single or not story.lines or stated <= told:
+        return False
+    message = (
+        f"{stated:.0f} stale groups were dropped by the rollouts' metrics, but {told} lines tell of one; restore it."
+    )
+    sink.diagnose("warning", "drops-not-logged", message, source=story.lines[0]["source"], opens="fates")
+    return True
 
 
 def _possible_uses(

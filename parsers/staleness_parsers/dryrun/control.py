@@ -162,9 +162,10 @@ CARD: Final = Card(
         _mode("verl", None, False, "none", "window and queue are limited, age is not"),
     ),
     betrays=(
-        "Request numbers have no gaps and train.jsonl counts the requests of every step, so a lost consume row of a "
-        "completed step and a lost request are noticed, as is an instance stream without a row at a weight update. A "
-        "lost drop row (the request then looks left over) and records missing at the end of all streams alike are not."
+        "Request numbers have no gaps, and train.jsonl counts the requests of every step and those under way or ready "
+        "at its end, so a lost admit, consume or drop row is noticed up to the last completed step, as is an instance "
+        "stream without a row at a weight update. A drop row lost after that (the request then looks left over) and "
+        "records missing at the end of all streams alike are not."
     ),
     figures=(
         Figure(

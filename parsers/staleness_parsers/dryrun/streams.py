@@ -71,6 +71,8 @@ TRAIN: Final = pa.schema(
         ("n_reqs", _INT),
         ("total_tokens", _INT),
         ("n_dropped_step", _INT),
+        ("n_inflight", _INT),
+        ("n_ready", _INT),
     ]
 )
 ROLLOUT: Final = pa.schema([("t", _FLOAT), ("n_decode", _INT), ("n_prefill", _INT)])

@@ -82,6 +82,24 @@ CHECKS: Final = (
         "It should tell the tokens at a weight update, but {why}; versions become intervals.",
     ),
     Check(
+        "requests-unaccounted",
+        "error",
+        "fates",
+        # A step's row is written before anything else happens at its end.
+        """
+        WITH change AS (
+            SELECT attempt, t, sum(CASE event WHEN 'admit' THEN 1 WHEN 'complete' THEN 0 ELSE -1 END) AS more
+            FROM request GROUP BY ALL
+        ), level AS (SELECT attempt, t, sum(more) OVER (PARTITION BY attempt ORDER BY t) AS alive FROM change)
+        SELECT train.attempt AS attempt, min(k) + 1 AS step, arg_min(n_inflight + n_ready, k) AS stated,
+            arg_min(alive, k)::BIGINT AS told, arg_min(train.source, k) AS source, arg_min(train.line, k) AS line
+        FROM train ASOF JOIN level ON train.attempt = level.attempt AND train."end" > level.t
+        WHERE n_inflight + n_ready <> alive GROUP BY train.attempt ORDER BY ALL
+        """,
+        "At the end of step {step} of simulation {attempt} {stated} requests were under way or ready, but by "
+        "request.jsonl {told}; rows of it are lost. Restore that file from the machine that wrote it.",
+    ),
+    Check(
         "occupancy-missing",
         "warning",
         None,
