@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing with Atheris: ``python tests/fuzz [--seconds N] [TARGET ...]`` (default: all, in turn).
 
-What it finds is written to ``fuzz-findings/``: put a small input of it into ``tests/fuzz/corpus/<target>/``, where
-``test_corpus.py`` reads it in every run of the tests, and mend what it shows.
+What it finds is written to ``fuzz-findings/``, once for each place: mend what it shows, and put a small input of a
+reader into ``tests/fuzz/corpus/<target>/``, the change that a parser met into ``test_found.py``.
 """
 
 from __future__ import annotations

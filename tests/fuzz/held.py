@@ -34,7 +34,7 @@ class HeldSink(PartWriter):
 
     def write_query(self, table: str, connection: duckdb.DuckDBPyConnection, query: str) -> None:
         """See ``parser.Sink.write_query``."""
-        self.write(table, connection.execute(typed_query(table, connection, query)).to_arrow_table())
+        self.write(table, connection.sql(typed_query(table, connection, query)).to_arrow_table())
 
     def _flush(self, table: str) -> None:
         parts = self._pending.pop(table, [])

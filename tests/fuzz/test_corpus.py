@@ -13,10 +13,16 @@ from helpers.command import run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fuzz.held import read_run
 from fuzz.mutate import NUMBER, ODD
-from fuzz.targets import SAMPLES, TARGETS, seeds
+from fuzz.small import SAMPLES, cases
+from fuzz.targets import HEAD, TARGETS, bench, seeds
+from staleness_audit.api import load
+from staleness_audit.discovery import discover
+from staleness_audit.plugins import choose
 from staleness_audit.readers.config import UnreadableConfig, parse_config
 from staleness_audit.readers.pickle_values import BadPickle, read_pickle
+from staleness_audit.tables import SCHEMAS
 
 CORPUS = Path(__file__).parent / "corpus"
 READERS = [name for name in TARGETS if not name.startswith("parser-")]
@@ -41,13 +47,24 @@ def test_the_corpus_is_small_and_belongs_to_targets() -> None:
 @pytest.mark.parametrize("name", [name for name in TARGETS if name.startswith("parser-")])
 def test_parsers_end_with_a_result_or_a_sentence(name: str) -> None:
     """Each kind of file is cut in its middle, emptied, exchanged for noise, and given odd numbers."""
-    for number, data in enumerate(seeds(name)):
-        kind, body = data[:1], data[1:]
-        assert kind == bytes([number])
+    for data in seeds(name):
+        kind, body = data[:HEAD], data[HEAD:]
         for other in (body[: len(body) // 2], b"", b"\x00\xff{\n" * 50, *(_odd(body, text) for text in ODD)):
             TARGETS[name](kind + other)
     for path in (CORPUS / name).glob("*"):
         TARGETS[name](path.read_bytes())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name.removeprefix("parser-") for name in TARGETS if name.startswith("parser-")])
+def test_what_is_held_in_memory_is_what_ingestion_writes(name: str, tmp_path: Path) -> None:
+    around = bench(name, cases(name)[0])
+    run = discover(around.small.root)
+    held = read_run(run, choose(run, name, around.among), {}).tables
+    written = load(around.small.root, framework=name, tables=tmp_path / "tables")
+    for table in set(SCHEMAS) - {"sources"}:
+        rows = held.get(table, written.scan(table).head(0).collect()).rows()
+        assert sorted(map(str, rows)) == sorted(map(str, written.scan(table).collect().rows())), table
 
 
 def _odd(body: bytes, text: bytes) -> bytes:

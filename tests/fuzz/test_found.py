@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +21,23 @@ from fuzz.targets import bench, read_changed
 Change = Callable[[bytes], bytes]
 
 
-def text(old: str, new: str) -> Change:
+def text(old: str, new: str, times: int = 1) -> Change:
     """Another text, where it comes first."""
 
     def changed(body: bytes) -> bytes:
         assert old.encode() in body
-        return body.replace(old.encode(), new.encode(), 1)
+        return body.replace(old.encode(), new.encode(), times)
+
+    return changed
+
+
+def every(key: str, new: object) -> Change:
+    """Another number for a key of JSON wherever it is."""
+
+    def changed(body: bytes) -> bytes:
+        put, times = re.subn(rb'("%s[^"]*": )[-\d.e]+' % key.encode(), rb"\g<1>%s" % str(new).encode(), body)
+        assert times
+        return put
 
     return changed
 
@@ -105,6 +117,13 @@ FOUND: list[tuple[str, str, str, Change]] = [
     # A line of JSON without a key, or with the number of another.
     ("verl", "v1_sep_drop_t4", "demo/*.jsonl.gz", line(1, lambda value: value.pop("step"))),
     ("areal", "spmd_reject_fail_eval_resume", "*/rollout/0/0.jsonl", line(1, lambda value: value.update(task_id=2))),
+    # A line that says it is the minus infinite one, twice.
+    ("events", "kept_bound1", "*.jsonl", text('"n": ', '"n": -1e400, "": ', times=2)),
+    # Steps that trained nothing.
+    ("trl", "budget-ga1-s2", "*/trainer_state.json", every("batch/samples_per_step", 0)),
+    # Numbers of steps that no table holds.
+    ("roll", "agentic_native", "*worker_state*", every("system/step", 2**31)),
+    ("roll", "rlvr_extra", "*worker_state*", every("system/step", 10**400)),
 ]
 
 

@@ -13,7 +13,7 @@ from helpers.wandb_log import history, run_record, wandb_file
 
 from staleness_audit.api import audit
 from staleness_audit.discovery import discover
-from staleness_audit.readers.records import CONFIG, Scalar, Text
+from staleness_audit.readers.records import CONFIG, DamagedRecords, Scalar, Text
 from staleness_audit.readers.scalars import read_scalars, read_values, scalar_files
 
 KEYS = ("verdict", "guarantee", "staleness", "violations", "trajectories", "tokens", "coverage")
@@ -107,6 +107,17 @@ def test_rows_without_a_step_or_a_time_tell_nothing(tmp_path: Path) -> None:
         Scalar("trainer/step", 7, 7, 11.0, 3),
     ]
     assert [scalar.step for scalar in read_scalars(run, "run-x.wandb")] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("damaged", [{"_step": 2**31}, {"_step": -1}, {"_timestamp": 1e15}])
+def test_a_step_or_time_that_is_none_ends_what_is_believed(damaged: dict[str, Any], tmp_path: Path) -> None:
+    """After such a record nothing says that the next ones are whole."""
+    rows = [{"a": 1, "_step": 0, "_timestamp": 1.0}, {"a": 2, "_step": 1, "_timestamp": 2.0, **damaged}]
+    (tmp_path / "run-x.wandb").write_bytes(wandb_file(list(map(history, [*rows, rows[0]]))))
+    values = read_values(discover(tmp_path), "run-x.wandb")
+    assert next(values) == Scalar("a", 0, 1, 1.0, 1)
+    with pytest.raises(DamagedRecords, match="record 2 is of"):
+        next(values)
 
 
 def test_offline_files_count_where_there_are_no_event_files(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ _FAULT = f"""
               OR staleness_lo > staleness_hi THEN 'an interval has its ends exchanged'
          WHEN greatest(version, version_lo, version_hi, step, attempt, abs(resumed_after), abs(staleness_lo),
                        abs(staleness_hi)) > 2147483647
-              OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, n, trajectories,
+              OR greatest(tokens, tokens_lo, tokens_hi, loss_tokens, loss_tokens_lo, loss_tokens_hi, abs(n), trajectories,
                           multiplicity, multiplicity_lo, multiplicity_hi, abs(prompt_tokens), abs(waited_us),
                           abs(updates)) > 9e15
               THEN 'a number is too large'

@@ -64,7 +64,7 @@ def chunks(launch: Launch, shape: Shape, settings: Settings, per_record: int | N
         # After a resume it may be open how many steps the first record sums over.
         most = step - (launch.start_lo if begin == launch.start else begin)
         rows, tokens = _sum(record, SAMPLES, step - begin, most), _sum(record, TOKENS, step - begin, most)
-        if rows is None:
+        if rows is None or rows[1] < 1:  # what trains no row is no step
             yield from _unknown(shape, begin + 1, step, least)
         else:
             place = record.values[SAMPLES]
