@@ -1,9 +1,10 @@
-"""Whether files of a folder can be of one run: what two of them date must have happened at about the same moment."""
+"""Whether files of a folder can be of one run: of the same steps they must tell the same moments and figures."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from math import isclose
 
 QUARTER = 900.0
 CLOSE = 60.0
@@ -11,6 +12,8 @@ CLOSE = 60.0
 
 Moments = Mapping[int, Collection[float]]
 """Seconds by number (of a step, of a task), several where it occurs again."""
+Figures = Mapping[int, Sequence[Mapping[str, float | None]]]
+"""Figures by name of each step, several where it was done again."""
 
 
 def of_one_run(one: Moments, other: Moments) -> bool:
@@ -48,7 +51,22 @@ def strangers(told: Moments, files: Mapping[str, Moments], *, in_turn: bool) -> 
     return found
 
 
+def same_figures(one: Figures, other: Figures) -> bool:
+    """Tell whether most steps that two files both give figures of have the same ones; True if there is no such step."""
+    common = one.keys() & other.keys()
+    agreeing = sum(any(_equal(here, there) for here in one[step] for there in other[step]) for step in common)
+    return 2 * agreeing >= len(common)
+
+
+def _equal(here: Mapping[str, float | None], there: Mapping[str, float | None]) -> bool:
+    """Whether all figures that both have are equal, but for what single precision leaves of them."""
+    return all(
+        mine is None or (other := there.get(name)) is None or isclose(mine, other, rel_tol=1e-6, abs_tol=1e-9)
+        for name, mine in here.items()
+    )
+
+
 ANOTHER_RUN = (
-    "It is of another run than {told}: they date the same things differently, or one step twice at the same time. It "
-    "was not used; audit it in a folder of its own."
+    "It is of another run than {told}: of the same steps they tell other things, or at other times. It was not used; "
+    "audit it in a folder of its own."
 )

@@ -139,7 +139,8 @@ class Verl:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units: launches first, then the steps of the trainer that ran."""
         files = survey(run)
-        records = near(near(_rows(staged, metrics.TABLE), "step", None, sink), "global_step", None, sink)
+        records = metrics.of_one_run(_rows(staged, metrics.TABLE), sink)
+        records = near(near(records, "step", None, sink), "global_step", None, sink)
         messages = console.told(_rows(staged, console.TABLE))
         for kind in ("micro", "dumped", "sync"):
             messages = near(messages, "a", {kind}, sink)

@@ -6,7 +6,7 @@ One staged row per record, with the columns of ``METRICS``; a restart destroys t
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
+from staleness_audit.readers.agreement import ANOTHER_RUN, same_figures
 from staleness_audit.readers.console import decimal_of, number_of
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
 from staleness_audit.readers.numbers import MOST, is_figure
@@ -159,3 +160,23 @@ def most_rows(record: Mapping[str, Any] | None) -> float | None:
         return None
     mean = record["response_mean"] + record["prompt_mean"]
     return float(record["tokens"] / mean) if mean > 0 else None
+
+
+def of_one_run(records: Sequence[dict[str, Any]], sink: Sink) -> list[dict[str, Any]]:
+    """Leave out the records of files whose figures of the console's steps are others: they are of another run."""
+    figures: dict[tuple[str, str], dict[int, list[Mapping[str, float | None]]]] = {}
+    for record in records:
+        steps = figures.setdefault((record["origin"], record["source"]), {})
+        steps.setdefault(record["step"], []).append({name: record[name] for name in METRICS})
+    told = sorted(source for origin, source in figures if origin == "console")
+    strange = {
+        source
+        for (origin, source), steps in figures.items()
+        if origin != "console"
+        and told
+        and not any(same_figures(figures["console", console], steps) for console in told)
+    }
+    for source in sorted(strange):
+        message = ANOTHER_RUN.format(told=told[0])
+        sink.diagnose("warning", "several-runs", message, source=source, opens="training")
+    return [record for record in records if record["source"] not in strange]
