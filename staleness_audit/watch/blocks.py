@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from staleness_audit.sink import PartWriter
 
@@ -123,12 +124,11 @@ def _cut(eras: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _number(connection: duckdb.DuckDBPyConnection, cuts: Sequence[Sequence[int]]) -> None:
-    """Make the table ``blocks``: the number of the block of each era."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE blocks (era BIGINT, block BIGINT)")
-    rows = [(era, number) for number, eras in enumerate(cuts) for era in eras]
-    if rows:
-        values = ", ".join(f"({era}, {number})" for era, number in rows)
-        connection.execute(f"INSERT INTO blocks VALUES {values}")
+    """Define ``blocks``: the number of the block of each era."""
+    numbered = [(era, number) for number, eras in enumerate(cuts) for era in eras]
+    columns = {"era": [era for era, _ in numbered], "block": [number for _, number in numbered]}
+    schema = pa.schema([("era", pa.int64()), ("block", pa.int64())])
+    connection.register("blocks", pa.table(columns, schema=schema))
 
 
 def _hashed(connection: duckdb.DuckDBPyConnection, relation: str, key: str, join: str = "") -> dict[int, Any]:
