@@ -73,8 +73,8 @@ def measure(kind: str, trajectories: int, looks: int, place: Path | None = None)
 def table(sizes: dict[str, list[int]], looks: int) -> list[str]:
     """Lines of the section of RESULTS.md."""
     lines = [
-        f"A look after {STEPS_PER_LOOK} new steps (about 1000 trajectories), median of {looks}. The first one reads all. "
-        "Seconds of the processor.",
+        f"A look after {STEPS_PER_LOOK} new steps (about 1000 trajectories), median of {looks}. The first one reads "
+        "all. Seconds of the processor.",
         "",
         "| format | trajectories before | first look | setting aside | a further look |",
         "|---|---|---|---|---|",
