@@ -9,6 +9,7 @@ to, which whoever keeps the blocks must see to.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,7 @@ class BlockWriter(PartWriter):
         folder: Path,
     ) -> list[tuple[Any, ...]]:
         """Write one block; return what it yields for the tally."""
+        shutil.rmtree(folder, ignore_errors=True)  # of a look that ended in an error
         folder.mkdir()
         for relation in relations:
             connection.execute(
