@@ -1,7 +1,7 @@
 """Benchmarks of the audit, as ratios measured in one run; writes RESULTS.md beside this file.
 
     python benchmarks/bench.py [--trajectories 1000000] [--tokens 20000000] [--repeat 3]
-        [--only events|frameworks|recorder|simulate|scale] [--decades 100000,1000000,10000000]
+        [--only events|frameworks|recorder|simulate|scale|watch] [--decades 100000,1000000,10000000]
 
 On canonical logs the whole audit is measured, on the artifacts of each framework the reading (``frameworks.py``), of
 the recorder what it costs its caller (``recorder.py``), of the simulator its time and memory (``simulator.py``), of the
@@ -28,6 +28,7 @@ import frameworks
 import recorder
 import scale
 import simulator
+import watch
 
 HERE = Path(__file__).resolve().parent
 DATA = HERE / "data"
@@ -35,6 +36,7 @@ FRAMEWORKS = "## Artifacts of the frameworks"
 RECORDER = "## The recorder"
 SIMULATOR = "## The simulator"
 SCALE = "## Scale"
+WATCH = "## Watching"
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,14 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000_000)
     parser.add_argument("--megabytes", type=int, default=32, help="size of each framework's artifact")
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--only", choices=("events", "frameworks", "recorder", "simulate", "scale"))
+    parser.add_argument("--only", choices=("events", "frameworks", "recorder", "simulate", "scale", "watch"))
     parser.add_argument("--decades", default="100000,1000000,10000000", help="numbers of trajectories, for scale")
     options = parser.parse_args()
     logs, _, rest = (HERE / "RESULTS.md").read_text().partition(FRAMEWORKS)
     artifacts, _, rest = rest.partition(RECORDER)
     recording, _, rest = rest.partition(SIMULATOR)
-    simulating, _, scaling = rest.partition(SCALE)
+    simulating, _, rest = rest.partition(SCALE)
+    scaling, _, watching = rest.partition(WATCH)
     if options.only in (None, "events"):
         logs = "\n".join(measure_events(options))
     if options.only in (None, "frameworks"):
@@ -135,7 +138,10 @@ def main() -> None:
         simulating = "\n".join(measure_simulator(options))
     if options.only in (None, "scale"):
         scaling = "\n".join(measure_scale(options))
-    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording, SIMULATOR, simulating, SCALE, scaling]
+    if options.only in (None, "watch"):
+        sizes = {"events": [100_000, options.trajectories], "prime-rl": [10_000, 100_000]}
+        watching = "\n".join([*watch.table(sizes, looks=5), "", f"{_machine()}."])
+    parts = [logs, FRAMEWORKS, artifacts, RECORDER, recording, SIMULATOR, simulating, SCALE, scaling, WATCH, watching]
     (HERE / "RESULTS.md").write_text("\n\n".join(part.strip() for part in parts) + "\n")
     print((HERE / "RESULTS.md").read_text())
 

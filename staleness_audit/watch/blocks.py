@@ -9,12 +9,14 @@ to, which whoever keeps the blocks must see to.
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 from staleness_audit.sink import PartWriter
 
@@ -86,6 +88,7 @@ class BlockWriter(PartWriter):
         folder: Path,
     ) -> list[tuple[Any, ...]]:
         """Write one block; return what it yields for the tally."""
+        shutil.rmtree(folder, ignore_errors=True)  # of a look that ended in an error
         folder.mkdir()
         for relation in relations:
             connection.execute(
@@ -123,12 +126,11 @@ def _cut(eras: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
 
 
 def _number(connection: duckdb.DuckDBPyConnection, cuts: Sequence[Sequence[int]]) -> None:
-    """Make the table ``blocks``: the number of the block of each era."""
-    connection.execute("CREATE OR REPLACE TEMP TABLE blocks (era BIGINT, block BIGINT)")
-    rows = [(era, number) for number, eras in enumerate(cuts) for era in eras]
-    if rows:
-        values = ", ".join(f"({era}, {number})" for era, number in rows)
-        connection.execute(f"INSERT INTO blocks VALUES {values}")
+    """Define ``blocks``: the number of the block of each era."""
+    numbered = [(era, number) for number, eras in enumerate(cuts) for era in eras]
+    columns = {"era": [era for era, _ in numbered], "block": [number for _, number in numbered]}
+    schema = pa.schema([("era", pa.int64()), ("block", pa.int64())])
+    connection.register("blocks", pa.table(columns, schema=schema))
 
 
 def _hashed(connection: duckdb.DuckDBPyConnection, relation: str, key: str, join: str = "") -> dict[int, Any]:

@@ -99,7 +99,9 @@ class Products:
 
     def seal(self, dataset: Dataset, part: Path, built: Sequence[Path]) -> None:
         """Set blocks aside that were built beside the open rows of ``dataset`` and their products, ``part``."""
-        self._frozen = freeze(dataset, part, self.place("frozen"))
+        before, self._frozen = self._frozen, freeze(dataset, part, self.place("frozen"))
+        if before is not None:
+            before.steps.unlink(missing_ok=True)
         self._add([*self.blocks, *built])
 
     def keep(self, blocks: Sequence[Path]) -> None:

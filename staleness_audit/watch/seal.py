@@ -210,7 +210,7 @@ def keys_of(tables: Mapping[str, Sequence[Path]]) -> str | None:
     ):
         if tables.get(table):
             files = read_parquet(tables[table], union_by_name=True)
-            keys.append(f"SELECT hash(({column})::VARCHAR) AS key FROM {files}")
+            keys.append(f"SELECT hash(({column})::VARCHAR) AS key FROM {files} WHERE {column} IS NOT NULL")
     return " UNION ".join(keys) or None
 
 

@@ -34,7 +34,7 @@ _MACROS = (
     # Where in the run a request belongs: its number, after those of earlier simulations.
     """
     CREATE TEMP MACRO era_of(attempt, rid) AS
-        attempt::BIGINT * 1099511627776 + greatest(least(rid // 256, 1099511627775), 0)
+        attempt::BIGINT * 1099511627776 + greatest(least(rid // 32, 1099511627775), 0)
     """,
 )
 
