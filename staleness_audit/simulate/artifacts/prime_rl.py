@@ -25,11 +25,14 @@ class _Clock:
     """When the orchestrator did what.
 
     ``adopted[v - 1]``: counted version v; ``applied[v - 1]``: the engines had it; ``shipped[n - 1]``: sent batch n off.
+    ``ended``, ``dropped``: when trajectories were, in order.
     """
 
     adopted: list[float]
     applied: list[float]
     shipped: list[Moment]
+    ended: list[Moment]
+    dropped: list[Moment]
 
     def version(self, at: Moment) -> int:
         """Return the version that the orchestrator counted at a time."""
@@ -59,7 +62,7 @@ def write(run: Run, folder: Path) -> None:
         _lines(_traces(folder, number, "all"), (_episode(one, clock) for one in members))
     for step in run.steps:
         _lines(_traces(folder, step.number + 1, "effective"), (_episode(one, clock) for one in step.batch))
-    rows = [row for step in run.steps for row in (_shipped(run, step, clock), _trained(step))]
+    rows = [row for step in run.steps for row in (_shipped(step, clock), _trained(step))]
     _lines(folder / "metrics.jsonl", sorted(rows, key=lambda row: float(row["time"])))
     _text(folder / "configs" / "orchestrator.json", json.dumps(_config(run), indent=2) + "\n")
     log = (
@@ -81,7 +84,8 @@ def _clock(run: Run) -> _Clock:
         complete = max(one.ended or _START for one in step.batch)
         near = (adopted[step.number - 2], 0) if step.number >= 2 else _START
         shipped.append(max(complete, near, shipped[-1] if shipped else _START))
-    return _Clock(adopted, applied, shipped)
+    ended = sorted(one.ended or _START for one in run.trajectories)
+    return _Clock(adopted, applied, shipped, ended, sorted(when for kind, when, _ in run.fates if kind == "dropped"))
 
 
 def _traces(folder: Path, step: int, part: str) -> Path:
@@ -140,7 +144,7 @@ def _ages(step: Step, clock: _Clock) -> tuple[list[int], list[int]]:
     return [step.number - start for start, _ in spans], [end - start for start, end in spans]
 
 
-def _shipped(run: Run, step: Step, clock: _Clock) -> dict[str, Any]:
+def _shipped(step: Step, clock: _Clock) -> dict[str, Any]:
     ages, flying = _ages(step, clock)
     since = clock.shipped[step.number - 1] if step.number else _START
     at = clock.shipped[step.number]
@@ -148,14 +152,14 @@ def _shipped(run: Run, step: Step, clock: _Clock) -> dict[str, Any]:
     return {
         "step": step.number + 1,
         "time": BEGAN + at[0],
-        "progress/rollouts": sum(since < (one.ended or _START) <= at for one in run.trajectories),
+        "progress/rollouts": bisect_right(clock.ended, at) - bisect_right(clock.ended, since),
         "time/step": at[0] - since[0],
         **{
             f"off_policy/{part}{kind}": float(value)
             for part, values in (("", ages), ("in_flight/", flying), ("in_queue/", waiting))
             for kind, value in (("mean", sum(values) / len(values)), ("max", max(values)))
         },
-        "off_policy/dropped": float(sum(kind == "dropped" and since < when < at for kind, when, _ in run.fates)),
+        "off_policy/dropped": float(bisect_left(clock.dropped, at) - bisect_right(clock.dropped, since)),
     }
 
 
@@ -182,7 +186,7 @@ def _log(run: Run, clock: _Clock, arrived: Mapping[int, list[Trajectory]]) -> It
             yield began, "INFO", f"Updating policy in-flight to v{version}"
             yield ended, "DEBUG", f"Updated weights to step {version} in {1000 * (ended - began):.0f}ms"
     for step in run.steps:
-        row, came = _shipped(run, step, clock), len(arrived.get(step.number + 1, ()))
+        row, came = _shipped(step, clock), len(arrived.get(step.number + 1, ()))
         count, took = len(step.batch), row["time/step"]
         share = row["off_policy/dropped"] / max(came, 1)
         ages = f"Max Off-Policy {row['off_policy/max']:.0f} | Error 0.0% | Cancelled {share:.1%} | Truncation 0.0%"
