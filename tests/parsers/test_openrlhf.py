@@ -396,6 +396,12 @@ def test_a_call_that_filtering_left_empty_lets_the_next_one_begin_later():
     assert ages(judge(write(lines))) == [(0, 0), (0, 1)]
 
 
+def test_bars_of_more_prompts_than_a_batch_hold_over_sampling():
+    """Six calls in a row look like one per batch, but each was for three prompts: filtering took the others."""
+    lines = [line.replace("0/1", "0/3").replace("1/1", "3/3") for line in story(6, dynamic_filtering_pass_rate=50.0)]
+    assert judge(write(lines))["guarantee"]["limit"] != 1
+
+
 def test_a_launch_that_ended_before_its_first_step_has_calls_and_no_batch():
     data = judge(write([*story(3), QUEUE.replace("23:59:50", "23:59:59"), BAR]))
     assert data["run"]["attempts"] == 2

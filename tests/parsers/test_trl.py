@@ -226,6 +226,12 @@ class TestPitfalls:
         data = audit(hand_run(tmp_path / "b", records, hand_console()), tables=tmp_path / "u").data
         assert data["trajectories"]["trained"] == {"lo": 12, "hi": None}
 
+    def test_a_launch_that_was_stopped_may_have_dropped_rows_after_its_last_record(self, tmp_path: Path) -> None:
+        stopped = audit(hand_run(tmp_path, max_steps=9), tables=tmp_path / "t").data
+        assert stopped["trajectories"]["dropped"] == {"unknown": {"lo": 0, "hi": None}}
+        whole = audit(hand_run(tmp_path / "b", max_steps=3), tables=tmp_path / "u").data
+        assert whole["trajectories"]["dropped"] == {}
+
     def test_log_files_whose_losses_differ_are_of_several_launches(self, tmp_path: Path) -> None:
         """The first launch is started anew after two steps, in a file of its own: only the second one counts."""
         losses = (("console.log", (0.5, 0.4)), ("console_2.log", (0.7, 0.6, 0.3)))

@@ -119,6 +119,8 @@ def _plain(launch: Launch, called: Sequence[bool | None], settings: Settings, si
     largest = max((batch.samples or 0 for batch in launch.batches), default=0)
     if launch.calls and len(sizes) == 1 and sizes[0] * max(launch.calls) == largest and all(called):
         return True
+    if largest and max(launch.calls, default=0) * min(sizes, default=1) > largest:
+        return False  # the bars show it, whatever filters and the ends of the data took from the buffer
     streak = longest = 0
     for made in called:
         streak = streak + 1 if made else 0

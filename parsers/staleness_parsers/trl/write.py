@@ -356,7 +356,8 @@ def write_drops(rows: Rows, told: Teller) -> int:
             _write_drop(rows, told, _Dropped((low, high), staleness, len(members), row, told.time(row["ts"])))
         return len(story.drops)
     logged = [step for step, record in launch.records.items() if batches.SAMPLES in record.values]
-    over = launch.ends or told.per_record == 1 or launch.last == told.settings.max_steps
+    # A launch that was stopped may have dropped rows for a step that it never logged.
+    over = launch.finished is not None or launch.last == told.settings.max_steps
     told.drops_known = over and max(logged, default=0) == launch.last
     previous = launch.start
     for step in sorted(step for step, record in launch.records.items() if record.trains):
