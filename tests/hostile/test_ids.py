@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz.targets import LOGS
+from fuzz.small import LOGS
 from helpers.cases import SAMPLES
 from helpers.command import run
 
