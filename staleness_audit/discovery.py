@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import zstandard
 
 from staleness_audit.errors import UnreadableInput
+from staleness_audit.limits import limits
 from staleness_audit.places import fetch, fetch_each, is_url, listing, open_object
 from staleness_audit.places import signature as signature_of
 
@@ -234,8 +235,8 @@ class RunFiles:
     ) -> Iterator[Piece]:
         """Cut a file of lines into pieces of about ``target_bytes`` that begin and end at line boundaries.
 
-        Of a file of fewer pieces than ``at_least`` they are smaller, down to an eighth, so that several cores share the
-        work evenly.
+        Of a file of fewer pieces than ``at_least`` they are smaller, down to an eighth, and as many as those who read
+        at the same time can share evenly.
         Bytes that an earlier ingestion has seen keep their cuts, so that of a grown file only the new lines are new
         pieces. An unterminated last line is a piece of its own. A compressed file is one piece; so is an object that a
         URL names, up to ``target_bytes``, so that it is fetched only once. A piece is yielded as soon as its bytes are
@@ -247,7 +248,7 @@ class RunFiles:
         """
         file = self.file(source)
         as_one = file.compressed or (is_url(file.path) and file.bytes <= target_bytes)
-        target_bytes = min(target_bytes, max(target_bytes // 8, file.bytes // at_least))
+        target_bytes = _shared(file.bytes, min(target_bytes, max(target_bytes // 8, file.bytes // at_least)))
         signature, known = self.known.get(source, ("", ()))
         if signature == file.signature:
             yield from known
@@ -441,6 +442,13 @@ def _chunks(file: RunFile) -> Iterator[bytes]:
                 yield chunk
     except OSError as error:
         raise UnreadableInput(f"{file.path}: cannot be read ({error.strerror}); check its permissions.") from error
+
+
+def _shared(size: int, piece: int) -> int:
+    """Make pieces somewhat smaller, so that all who read at the same time get as many."""
+    readers = limits().workers
+    rounds = max(1, -(-size // (piece * readers)))
+    return min(piece, max(1, -(-size // (rounds * readers))))
 
 
 def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import IO, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import duckdb
 import numpy as np
@@ -165,11 +165,22 @@ class _Values(NamedTuple):
     columns: dict[str, str]
 
 
-_BLOCK = 1 << 18
+_BLOCK = 1 << 19
 _SAMPLE = 1 << 12
-_FEW_KEYS = 1 << 12
-_BEFORE_COLON = np.arange(-2 - max(map(len, COLUMNS)), 2)
+_FEW_KEYS = 1 << 13
+_END = 4
 _BEFORE_ITEM = np.frombuffer(b"[, \t", dtype=np.uint8)
+
+
+def _ends_of(window: np.ndarray[Any, np.dtype[np.uint8]], keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The last characters of keys, which end before these places, each as one number."""
+    ends = np.zeros(len(keys), dtype=np.uint32)
+    for back in range(_END, 0, -1):
+        ends = ends << 8 | window[keys - back]
+    return ends
+
+
+_ENDS = {f'"{name}":'.encode(): int.from_bytes(name[-_END:].encode(), "big") for name in COLUMNS if len(name) >= _END}
 
 
 def _copied(begun: bytes, stream: BinaryIO, size: int, copy: IO[bytes]) -> Iterator[bytes]:
@@ -192,27 +203,28 @@ def _survey_bytes(blocks: Iterable[bytes]) -> _Values:
     last = b"   "
     for number, block in enumerate(chain(blocks, (b"   ",))):
         # A key is looked at with the block that holds the three characters after it.
-        window = np.frombuffer(last + block, dtype=np.uint8)
-        last = bytes(window[-3:])
-        quoted, colons = window[:-3] == ord('"'), window[1:-2] == ord(":")
-        quotes += int(np.count_nonzero(quoted))
-        lines += int(np.count_nonzero(window[:-3] == ord("\n")))
-        spaced = spaced or bool((colons & (window[:-3] <= ord(" "))).any())
-        keys = np.flatnonzero(quoted & colons)
-        if not number:
-            sample = block
-        elif len(keys) <= _FEW_KEYS:
+        joined = last + block
+        last = joined[-3:]
+        window = np.frombuffer(joined, dtype=np.uint8)
+        lines += block.count(b"\n")
+        quotes += int(np.count_nonzero(window[:-3] == ord('"')))
+        colons = np.flatnonzero(window[1:-2] == ord(":"))
+        before = window[colons]
+        spaced = spaced or bool((before <= ord(" ")).any())
+        keys = colons[before == ord('"')]
+        sample = block[:_SAMPLE] if number else block
+        found = [key for key in unseen if key in sample]
+        if len(keys) <= _FEW_KEYS and number % 4 == 0:
             # Long lines: a part of the block would miss the kinds that are rare, and all keys are quickly looked at.
-            sample = window[np.add.outer(keys[keys >= len(_BEFORE_COLON)], _BEFORE_COLON)].tobytes()
-        else:
-            sample = block[:_SAMPLE]
-        for key in [key for key in unseen if key in sample]:
+            ends = set(np.unique(_ends_of(window, keys[keys > _END])).tolist())
+            found = [key for key in unseen if key in found or _ENDS.get(key) in ends]
+        for key in found:
             seen.add(unseen.pop(key))
         first = window[keys + 2]
         starts += np.bincount(np.where(first == ord(" "), window[keys + 3], first), minlength=256)
         if starts[ord("[")]:
-            words = np.flatnonzero((window[1:-2] == ord("t")) | (window[1:-2] == ord("f")))
-            words_in_lists = words_in_lists or bool(np.isin(window[words], _BEFORE_ITEM).any())
+            items = np.flatnonzero((window[1:-2] == ord("t")) | (window[1:-2] == ord("f")))
+            words_in_lists = words_in_lists or bool(np.isin(window[items], _BEFORE_ITEM).any())
     texts, true, false, lists, null = (int(starts[ord(start)]) for start in '"tf[n')
     return _Values(
         lines=lines,

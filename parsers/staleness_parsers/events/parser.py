@@ -90,7 +90,7 @@ class EventsParser:
             header, _ = read_header(run, file)
             clock = "relative" if header and header.get("clock") == "relative" else "epoch"
             options = {"attempt": whole_number(header.get("attempt")) if header else None, "clock": clock}
-            yield from (Unit("lines", (piece,), options) for piece in run.split(file.source, at_least=4))
+            yield from (Unit("lines", (piece,), options) for piece in run.split(file.source, at_least=1))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Sort the lines of one piece into the event tables, and stage the range of its line numbers."""
