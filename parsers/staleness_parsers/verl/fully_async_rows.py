@@ -318,7 +318,7 @@ def _caps(model: FullyAsync, micro: Micro, count: int) -> list[int]:
         groups = here if groups is None else (groups if here is None else min(groups, here))
         most = count if groups is None or micro.rows is None else min(count, sum(sizes[:groups]))
         if groups == 0:
-            most = 0
+            break  # nor can rows be older still
         caps.append(most)
     record = micro.record
     if (
