@@ -111,8 +111,17 @@ def _in_words(message: str) -> str:
     return f"{changed['key'].replace('/', '.')} is not {wanted} but {found}"
 
 
-_ROOT_NULL = re.compile(rb"(?:\A|[}\n])[ \t\r\n]*null")
-"""A null that may stand where an object should: Arrow's parser ends the process there instead of complaining."""
+_NULL = re.compile(rb"null(?<![:,[]null)(?<![:,[] null)")
+"""A null that is not plainly a value in an object or a list; begins with what is quickly searched for."""
+
+
+def _null_for_object(data: bytes) -> bool:
+    """Whether a null may stand where an object should: Arrow's parser ends the process there instead of complaining."""
+    for found in _NULL.finditer(data):
+        before = data[max(0, found.start() - 64) : found.start()].rstrip(b" \t\r")
+        if not before or before[-1:] in (b"}", b"\n"):
+            return True
+    return False
 
 
 def _is_object(line: bytes) -> bool:
@@ -123,7 +132,7 @@ def _is_object(line: bytes) -> bool:
 
 
 def _parse(data: bytes, options: pa.json.ParseOptions) -> pa.Table:
-    if _ROOT_NULL.search(data) and not all(_is_object(line) for line in data.split(b"\n") if line.strip()):
+    if _null_for_object(data) and not all(_is_object(line) for line in data.split(b"\n") if line.strip()):
         raise pa.ArrowInvalid("not one JSON object")
     # One Arrow block per quarter of ours lets two threads work; a line must fit into a block.
     longest = len(data) if len(data) < (1 << 20) else max(len(data) // 4, _longest_line(data) + 1)
