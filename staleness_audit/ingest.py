@@ -156,19 +156,20 @@ def _empty(table: str) -> pl.LazyFrame:
 
 
 class StagedParts:
-    """Implements ``parser.Staged`` over the parts of all units, by table."""
+    """Implements ``parser.Staged`` over the parts of all units, by table; of ``aside``, more rows are elsewhere."""
 
-    def __init__(self, folder: Path, parts: Mapping[str, list[Path]]) -> None:
+    def __init__(self, folder: Path, parts: Mapping[str, list[Path]], aside: Collection[str] = ()) -> None:
         self._folder = folder
         self._parts = parts
+        self._aside = aside
 
     def has(self, table: str) -> bool:
         """See ``parser.Staged.has``."""
-        return bool(self._parts.get(table))
+        return bool(self._parts.get(table)) or table in self._aside
 
     def scan(self, table: str) -> pl.LazyFrame:
         """See ``parser.Staged.scan``."""
-        if not self.has(table):
+        if not self._parts.get(table):
             if table not in SCHEMAS:
                 raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
             return _empty(table)

@@ -154,8 +154,10 @@ class GrowingRun:
             shutil.rmtree(old, ignore_errors=True)
         folder = kept.place("finish")
         folder.mkdir()
+        # What was set aside has been told of none the less.
+        aside = {table for table in DIVIDED if any((block / table).exists() for block in kept.products.blocks)}
         with PartWriter(folder) as sink:
-            facts = join_units(run, choice, StagedParts(kept.folder, kept.parts), sink, sorted(kept.tails))
+            facts = join_units(run, choice, StagedParts(kept.folder, kept.parts, aside), sink, sorted(kept.tails))
         last = parts_by_table([folder])
         if set(last) - {"diagnostics"}:
             raise AuditError(f"The {self.parser.name} parser's units do not stand alone; this is a defect.")

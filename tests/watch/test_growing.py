@@ -82,6 +82,30 @@ def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
     assert look()[1] == 1
 
 
+def test_what_was_set_aside_has_been_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only trajectory was dropped and is set aside: that no line tells of training is said at the next look too."""
+    monkeypatch.setattr(growing, "SEAL_FROM", 1)
+    monkeypatch.setattr(growing, "BLOCK", 1)
+    (tmp_path / "run").mkdir()
+    log = tmp_path / "run" / "w.staleness.jsonl"
+    one = {"trajectory_id": "a", "ts": 1.0}
+    lines = [
+        {"format": "staleness-events/1", "framework": "toy", "writer": "w", "bound": 1},
+        {"kind": "admitted", "n": 1, **one},
+        {"kind": "dropped", "n": 2, "reason": "stale", **one},
+    ]
+    log.write_bytes(logs.dump(lines))
+    watching = Follower(tmp_path / "run", None, framework=None, folder=tmp_path / "watching")
+    watching.refresh()
+    watching.settle()
+    assert watching._growing is not None
+    assert len(watching._growing._kept.products.blocks) == 1
+    log.write_bytes(logs.dump([*lines, {"kind": "end", "n": 3}]))
+    state = watching.refresh()
+    assert "no-training-recorded" in {item["code"] for item in state.data["diagnostics"]["items"]}
+    assert figures(state.data) == figures(audit(tmp_path / "run").data)
+
+
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(run=runs(), seed=st.integers(0, 10**6), block=st.sampled_from((1, 3)))
