@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
 from typing import Any
 
 
@@ -144,30 +145,40 @@ def quantile(classes: Sequence[Class], share: float) -> Interval:
 
 def _quantile_low(classes: Sequence[Class], share: Fraction) -> float | None:
     """Smallest x for which it is possible that enough members are <= x."""
-    values = sorted({_floor(item) for item in classes})
-    for x in values:
-        below = [item for item in classes if _floor(item) <= x]
-        if any(item.n_hi is None for item in below):
+    x, most, others = 0.0, 0, sum(item.n_lo for item in classes)
+    for x, items in groupby(sorted(classes, key=_floor), _floor):
+        for item in items:
+            if item.n_hi is None:
+                return x
+            most += item.n_hi
+            others -= item.n_lo
+        if most and _reaches(most, others, share):
             return x
-        most = sum(item.n_hi or 0 for item in below)
-        others = sum(item.n_lo for item in classes if _floor(item) > x)
-        if most and Fraction(most, most + others) >= share:
-            return x
-    return values[-1]
+    return x
 
 
 def _quantile_high(classes: Sequence[Class], share: Fraction) -> float | None:
     """Smallest x for which it is certain that enough members are <= x."""
-    values = sorted({item.hi for item in classes if item.hi is not None})
-    for x in values:
-        fewest = sum(item.n_lo for item in classes if item.hi is not None and item.hi <= x)
-        above = [item for item in classes if item.hi is None or item.hi > x]
-        if any(item.n_hi is None for item in above):
-            continue
-        others = sum(item.n_hi or 0 for item in above)
-        if not others or (fewest and Fraction(fewest, fewest + others) >= share):
+    fewest, others = 0, sum(item.n_hi or 0 for item in classes)
+    uncounted = sum(item.n_hi is None for item in classes)
+    ended = sorted((item for item in classes if item.hi is not None), key=_end)
+    for x, items in groupby(ended, _end):
+        for item in items:
+            fewest += item.n_lo
+            others -= item.n_hi or 0
+            uncounted -= item.n_hi is None
+        if not uncounted and (not others or (fewest and _reaches(fewest, others, share))):
             return x
     return None
+
+
+def _end(item: Class) -> float:
+    return 0 if item.hi is None else item.hi
+
+
+def _reaches(some: int, others: int, share: Fraction) -> bool:
+    """Whether some are at least this share of all."""
+    return some * share.denominator >= share.numerator * (some + others)
 
 
 LONGEST = 20_000

@@ -295,46 +295,53 @@ def _lengths(model: FullyAsync, micro: Micro) -> Lengths:
 
 def _classes(model: FullyAsync, micro: Micro, count: int, rest: int) -> list[RowClass]:
     """Intervals of the rows of a micro-step that no stamp dates."""
-    caps = _caps(model, micro, count)
+    caps, oldest = _caps(model, micro, count)
     proven = _proven_stale(model, micro, count)
-    oldest = len(caps)  # rows older than k syncs: at most caps[k - 1]
-    surely = {age: count - (caps[age] if age < oldest else 0) for age in range(oldest + 1)}
-    perhaps = {age: count - (proven if age == 0 else 0) for age in range(oldest + 1)}
-    if micro.known:
-        ages = range(oldest + 1)
-        surely = {age: max(0, surely[age] - sum(1 for last, _ in micro.known if last <= age)) for age in ages}
-        perhaps = {age: min(rest, perhaps[age] - sum(1 for _, worst in micro.known if worst <= age)) for age in ages}
+    # In between nothing changes, and a long run has many versions.
+    ages = {0, min(1, oldest), oldest, *caps, *(age for ends in micro.known for age in ends if 0 <= age <= oldest)}
+    surely: dict[int, int] = {}
+    perhaps: dict[int, int] = {}
+    older = 0
+    for age in sorted(ages):
+        older = caps.get(age, older) if age < oldest else 0
+        surely[age] = count - older
+        perhaps[age] = count - (proven if age == 0 else 0)
+        if micro.known:
+            surely[age] = max(0, surely[age] - sum(1 for last, _ in micro.known if last <= age))
+            perhaps[age] = min(rest, perhaps[age] - sum(1 for _, worst in micro.known if worst <= age))
     return order_classes(rest, surely, perhaps)
 
 
-def _caps(model: FullyAsync, micro: Micro, count: int) -> list[int]:
-    """Largest possible number of rows that are more than 0, 1, 2, .. versions old; the list ends where it is zero."""
+def _caps(model: FullyAsync, micro: Micro, count: int) -> tuple[dict[int, int], int]:
+    """Largest possible number of rows that are more than so many versions old, by the versions from which it holds.
+
+    Also from how many versions on it is none.
+    """
     outstanding, base = model.outstanding[micro.attempt], model.bases[micro.attempt]
     sizes = sorted(micro.sizes or [], reverse=True)
-    caps = []
-    groups: int | None = None
-    for age in range(micro.version - base):
-        here = outstanding.get(micro.version - age)
-        groups = here if groups is None else (groups if here is None else min(groups, here))
-        most = count if groups is None or micro.rows is None else min(count, sum(sizes[:groups]))
-        if groups == 0:
-            break  # nor can rows be older still
-        caps.append(most)
+    most, oldest = count, micro.version - base
     record = micro.record
     if (
         record is not None
-        and caps
         and micro.before is not None
         and None not in (record["fa_stale"], record["fa_partial"], micro.before["fa_stale"])
     ):
         ended = round(record["fa_stale"] - micro.before["fa_stale"])
         if ended >= 0:
-            caps = [min(most, ended + round(record["fa_partial"])) for most in caps]
+            most = min(most, ended + round(record["fa_partial"]))
             if not ended and record["fa_span"] is not None:
-                caps = caps[: max(round(record["fa_span"]), 0)]
-    while caps and not caps[-1]:
-        caps.pop()
-    return caps
+                oldest = min(oldest, round(record["fa_span"]))
+    caps = {0: most}
+    fewest: int | None = None
+    for version in sorted((one for one in outstanding if base < one <= micro.version), reverse=True):
+        fewest = outstanding[version] if fewest is None else min(fewest, outstanding[version])
+        if fewest == 0 or micro.rows is not None:
+            caps[micro.version - version] = min(most, sum(sizes[:fewest]))
+        if fewest == 0:
+            break
+    none = min((age for age, cap in caps.items() if cap <= 0), default=oldest)
+    oldest = max(min(oldest, none), 0)
+    return {age: cap for age, cap in caps.items() if age < oldest}, oldest
 
 
 def _proven_stale(model: FullyAsync, micro: Micro, count: int) -> int:
