@@ -49,8 +49,9 @@ def within_64_bits(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Impossible]]:
 def possible(rows: pa.Table) -> tuple[pa.Table, Sequence[Impossible]]:
     """Return rows without what is impossible, and the first row of each kind that said it.
 
-    A row of an impossible step or attempt is left out; an impossible version or lag is unknown; a count below zero is
-    zero; ends of an interval that are crossed are put in order.
+    A row of an impossible step or attempt is left out; an impossible version, lag or count is unknown, but of a lower
+    end that is a count, zero is known (the least that can be; a null would stand for "as many as there are"); ends of
+    an interval that are crossed are put in order.
     """
     found: list[Impossible] = []
     for name in rows.column_names:
@@ -74,12 +75,13 @@ def _within(rows: pa.Table, name: str, found: list[Impossible]) -> pa.Table:
     if most is not None:
         bad = pc.or_(bad, pc.greater(column, most))
     bad = pc.fill_null(bad, False)
-    then = "the record was left out" if name in _NAMES else "it counts as none" if name in _COUNTS else "it is unknown"
+    least_count = name in _COUNTS and name.endswith("_lo")
+    then = "the record was left out" if name in _NAMES else "it counts as none" if least_count else "it is unknown"
     first = _first(rows, bad, (name,), "{}: it says {}, which is impossible; " + then)
     found.append(first)
     if name in _NAMES:
         return rows.filter(pc.invert(bad))
-    instead = pa.scalar(0 if name in _COUNTS else None, column.type)
+    instead = pa.scalar(0 if least_count else None, column.type)
     return rows.set_column(rows.column_names.index(name), name, pc.if_else(bad, instead, column))
 
 

@@ -59,10 +59,14 @@ def test_what_excludes_itself_may_be_all_between(tmp_path: Path) -> None:
     ]
 
 
-def test_a_count_below_zero_is_zero(tmp_path: Path) -> None:
-    kept, said = written(tmp_path, "groups", pl.DataFrame({"members_lo": [-4, 2], "members_hi": [8, None]}))
-    assert kept.select("members_lo", "members_hi").rows() == [(0, 8), (2, None)]
-    assert len(said) == 1
+def test_a_count_below_zero_is_none_at_least_and_open_above(tmp_path: Path) -> None:
+    """A damaged sign must not prove that there was nothing."""
+    kept, said = written(tmp_path, "groups", pl.DataFrame({"members_lo": [-4, 2, -3], "members_hi": [8, None, -3]}))
+    assert kept.select("members_lo", "members_hi").rows() == [(0, 8), (2, None), (0, None)]
+    assert said == [
+        "1: Of groups, members: it says -4, which is impossible; it counts as none; restore the file.",
+        "3: Of groups, members: it says -3, which is impossible; it is unknown; restore the file.",
+    ]
 
 
 def test_possible_rows_are_as_they_were(tmp_path: Path) -> None:
