@@ -167,13 +167,25 @@ class StagedParts:
         """See ``parser.Staged.has``."""
         return bool(self._parts.get(table)) or table in self._aside
 
-    def scan(self, table: str) -> pl.LazyFrame:
-        """See ``parser.Staged.scan``."""
-        if not self._parts.get(table):
-            if table not in SCHEMAS:
-                raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
-            return _empty(table)
-        return scan(self._parts[table], missing_columns="insert", extra_columns="ignore")
+    def scan(self, table: str, *, units: Collection[str] | None = None, named: bool = False) -> pl.LazyFrame:
+        """See ``parser.Staged.scan``; a unit's parts are in a folder of its name."""
+        all_parts = self._parts.get(table, [])
+        if not all_parts and table not in SCHEMAS:
+            raise KeyError(f"no unit wrote a table {table!r}; ask has() first")
+        parts = all_parts if units is None else [part for part in all_parts if part.parent.name in units]
+        if not parts:
+            rows = _empty(table) if table in SCHEMAS else self._scan(all_parts[:1]).clear()
+            return rows.with_columns(pl.lit(None, pl.String).alias("unit")) if named else rows
+        if not named:
+            return self._scan(parts)
+        if is_url(parts[0]):
+            each = [self._scan([part]).with_columns(pl.lit(part.parent.name).alias("unit")) for part in parts]
+            return pl.concat(each, how="diagonal")
+        path = pl.col("unit").str.split("/").list.get(-2)
+        return self._scan(parts, include_file_paths="unit").with_columns(path.alias("unit"))
+
+    def _scan(self, parts: list[Path], **options: Any) -> pl.LazyFrame:
+        return scan(parts, missing_columns="insert", extra_columns="ignore", **options)
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """See ``parser.Staged.connect``."""

@@ -16,7 +16,7 @@ A parser knows a format and the tables. It never knows the bound that is audited
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -152,6 +152,19 @@ class RunFacts:
     ascending: bool = False
 
 
+@dataclass(frozen=True)
+class Era:
+    """A stretch of a run whose rows a parser can write without those of any other (``Sink.write_eras``).
+
+    ``number``: where in the run it is, the same at every look; ``rows``: trajectories in it, about; ``made_from``: all
+    that its rows depend on, as text: what staged rows of it there are, and what the rest of the run says of it.
+    """
+
+    number: int
+    rows: int
+    made_from: str
+
+
 class Sink(Protocol):
     """Where a parser writes. Rows are streamed to Parquet; nothing is kept in memory beyond a row group."""
 
@@ -194,6 +207,14 @@ class Sink(Protocol):
         Returns the rows that ``tally`` yields for each block.
         """
 
+    def write_eras(self, eras: Sequence[Era], write: Callable[[Sequence[int], Sink], None]) -> None:
+        """Let ``write`` write the rows of eras, all or some of them, into the sink it is given.
+
+        ``eras`` are in order; ``write`` is given the numbers of neighbours, and writes all rows and diagnostics of
+        those and of no others. An audit has it write all at once; a watch only those which are made from something
+        else than at its last look. So what it writes must not depend on which eras are written together.
+        """
+
     def diagnose(
         self,
         severity: Literal["error", "warning", "note"],
@@ -219,8 +240,12 @@ class Staged(Protocol):
     def has(self, table: str) -> bool:
         """Whether any unit wrote rows to this table."""
 
-    def scan(self, table: str) -> pl.LazyFrame:
-        """Rows of a staged or event table that the units wrote; for an event table nobody wrote, an empty frame."""
+    def scan(self, table: str, *, units: Collection[str] | None = None, named: bool = False) -> pl.LazyFrame:
+        """Rows of a staged or event table that the units wrote; for an event table nobody wrote, an empty frame.
+
+        ``units``: only those that these have written. ``named``: with a column ``unit``, the name of the one that wrote
+        the row; it names the unit's input too, as another one for ``Era.made_from`` if that has changed.
+        """
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """A DuckDB connection with one view per written table, under the memory limit of the audit."""
@@ -234,9 +259,9 @@ class Parser(Protocol):
     ``run.assume`` to what they mean), ``uses_processes`` (False = units are read in threads of this process),
     ``belong_together(run, folders)`` (whether folders side by side, which it recognises by files of the same names,
     are one run's; from names and first bytes like ``detect``; without it they are runs of their own),
-    ``writes_blocks`` (True = ``finish`` writes by ``Sink.write_blocks``, for the sake of a watch), and
-    ``units_stand_alone`` (True = each unit writes the finished rows of its lines; ``finish`` writes diagnostics only
-    and reads staged tables of the parser's own only, so that a watch need not read again what it has read).
+    ``writes_blocks`` (True = ``finish`` writes by ``Sink.write_blocks`` or ``write_eras``, for the sake of a watch),
+    and ``units_stand_alone`` (True = each unit writes the finished rows of its lines; ``finish`` writes diagnostics
+    only and reads staged tables of the parser's own only, so that a watch need not read again what it has read).
     """
 
     name: str

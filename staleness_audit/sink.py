@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from staleness_audit.engine import write_parquet
+from staleness_audit.parser import Era, Sink
 from staleness_audit.possible import Impossible, possible, within_64_bits
 from staleness_audit.tables import SCHEMAS, WORD, duckdb_type
 
@@ -141,6 +142,11 @@ class PartWriter:
         for table, query in queries:
             self.write_query(table, connection, query)
         return connection.execute(tally).fetchall() if tally is not None else []
+
+    def write_eras(self, eras: Sequence[Era], write: Callable[[Sequence[int], Sink], None]) -> None:
+        """See ``parser.Sink.write_eras``: all at once."""
+        if eras:
+            write([era.number for era in eras], self)
 
     def diagnose(
         self,

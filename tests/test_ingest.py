@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import zstandard
 from helpers.cases import SAMPLES
@@ -27,6 +28,7 @@ from staleness_audit import ingest as ingestion
 from staleness_audit.api import audit
 from staleness_audit.discovery import RunFiles
 from staleness_audit.errors import UnreadableInput
+from staleness_audit.ingest import StagedParts
 from staleness_audit.store import FolderStore
 
 LINES: list[Line] = closed(
@@ -301,3 +303,16 @@ def test_a_path_is_only_a_path(folder, two_step_run, tmp_path, monkeypatch):
     assert (result.verdict, result.data["staleness"]["max"]) == ("fail", {"lo": 2, "hi": 2})
     assert result.table("steps").collect()["step"].sort().to_list() == [0, 2]
     assert result.sql("SELECT step FROM steps ORDER BY step").fetchall() == [(0,), (2,)]
+
+
+def test_staged_rows_are_those_of_all_units_or_of_some(tmp_path: Path) -> None:
+    """Each unit's parts are in a folder of its name."""
+    for unit, numbers in (("first", [1, 2]), ("second", [3])):
+        (tmp_path / unit).mkdir()
+        pl.DataFrame({"x": numbers}).write_parquet(tmp_path / unit / "seen.parquet")
+    staged = StagedParts(tmp_path, {"seen": [tmp_path / unit / "seen.parquet" for unit in ("first", "second")]})
+    assert staged.scan("seen").collect()["x"].to_list() == [1, 2, 3]
+    assert staged.scan("seen", units={"second"}).collect()["x"].to_list() == [3]
+    assert staged.scan("seen", named=True).collect().rows() == [(1, "first"), (2, "first"), (3, "second")]
+    assert staged.scan("seen", units=(), named=True).collect().shape == (0, 2)
+    assert staged.scan("spans", named=True).collect().columns[-1] == "unit"

@@ -1,9 +1,9 @@
-"""Writing what a parser joins in blocks, of which those are kept whose rows are made from the same (``write_blocks``).
+"""Writing what a parser joins in blocks, of which those are kept whose rows are made from the same.
 
-A block is known by a digest of everything that its rows are made from, as the parser's own queries found it at this
-look. So nothing has to be foreseen: what a new line changes, however old, makes another block. Only rows that a query
-reaches by way of the block's (the turns of a trajectory) are not looked at again; they stay because files are appended
-to, which whoever keeps the blocks must see to.
+A block is known by a digest of everything that its rows are made from, as the parser found it at this look: by its
+queries (``write_blocks``), or in its own words (``write_eras``). So nothing has to be foreseen: what a new line changes,
+however old, makes another block. Only rows that a query reaches by way of the block's (the turns of a trajectory) are not
+looked at again; they stay because files are appended to, which whoever keeps the blocks must see to.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
+from staleness_audit.parser import Era, Sink
 from staleness_audit.sink import PartWriter
 
 BLOCK = 4_000
@@ -62,45 +63,59 @@ class BlockWriter(PartWriter):
         cuts = list(_cut(_eras(connection, relations)))
         _number(connection, cuts)
         made_from = [_hashed(connection, relation, "block", "JOIN blocks USING (era)") for relation in relations]
+
+        def write(eras: Sequence[int], sink: Sink) -> list[tuple[Any, ...]]:
+            for relation in relations:
+                connection.execute(
+                    f"CREATE OR REPLACE TEMP VIEW block_{relation} AS "
+                    f"SELECT * FROM {relation} WHERE era BETWEEN {min(eras)} AND {max(eras)}"
+                )
+            if first is not None:
+                first()
+            for table, query in queries:
+                sink.write_query(table, connection, query)
+            return connection.execute(tally).fetchall() if tally is not None else []
+
+        contents = [repr([hashes.get(number) for hashes in made_from]) for number in range(len(cuts))]
+        return self._keep(seed, cuts, contents, write)
+
+    def write_eras(self, eras: Sequence[Era], write: Callable[[Sequence[int], Sink], None]) -> None:
+        """See ``parser.Sink.write_eras``."""
+        cuts = list(_cut([(era.number, era.rows) for era in eras]))
+        told = {era.number: era.made_from for era in eras}
+        contents = [repr([(era, told[era]) for era in block]) for block in cuts]
+
+        def write_block(eras: Sequence[int], sink: Sink) -> list[tuple[Any, ...]]:
+            write(eras, sink)
+            return []
+
+        self._keep(hashlib.sha256(b"eras"), cuts, contents, write_block)
+
+    def _keep(
+        self,
+        seed: hashlib._Hash,
+        cuts: Sequence[Sequence[int]],
+        contents: Sequence[str],
+        write: Callable[[Sequence[int], Sink], list[tuple[Any, ...]]],
+    ) -> list[tuple[Any, ...]]:
+        """Write the blocks that are not known by their contents; return what all of them yield for the tally."""
         found = []
-        for number, eras in enumerate(cuts):
+        for number, (eras, made_from) in enumerate(zip(cuts, contents, strict=True)):
             content = seed.copy()
-            content.update(repr([hashes.get(number) for hashes in made_from]).encode())
+            content.update(made_from.encode())
             digest = content.hexdigest()[:24]
             block = self._known.get(digest)
             if block is None:
-                tallied = self._write(connection, relations, queries, first, tally, eras, self._place / digest)
-                block = Block(self._place / digest, full=False, tally=tallied)
+                folder = self._place / digest
+                shutil.rmtree(folder, ignore_errors=True)  # of a look that ended in an error
+                folder.mkdir()
+                with PartWriter(folder) as sink:
+                    block = Block(folder, full=False, tally=write(eras, sink))
             following = cuts[number + 1][0] if number + 1 < len(cuts) else None
             full = following is not None and (following < 0) == (eras[0] < 0)
             self.blocks[digest] = Block(block.folder, full, block.tally)
             found += block.tally
         return found
-
-    def _write(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        relations: Sequence[str],
-        queries: Sequence[tuple[str, str]],
-        first: Callable[[], None] | None,
-        tally: str | None,
-        eras: Sequence[int],
-        folder: Path,
-    ) -> list[tuple[Any, ...]]:
-        """Write one block; return what it yields for the tally."""
-        shutil.rmtree(folder, ignore_errors=True)  # of a look that ended in an error
-        folder.mkdir()
-        for relation in relations:
-            connection.execute(
-                f"CREATE OR REPLACE TEMP VIEW block_{relation} AS "
-                f"SELECT * FROM {relation} WHERE era BETWEEN {min(eras)} AND {max(eras)}"
-            )
-        if first is not None:
-            first()
-        with PartWriter(folder) as sink:
-            for table, query in queries:
-                sink.write_query(table, connection, query)
-        return connection.execute(tally).fetchall() if tally is not None else []
 
 
 def _eras(connection: duckdb.DuckDBPyConnection, relations: Sequence[str]) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ Parquet and a DuckDB of its own cost several times what a parser does with a sma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,14 +49,15 @@ class HeldSink(PartWriter):
 
 @dataclass
 class HeldParts:
-    """Implements ``parser.Staged`` over the parts of all units."""
+    """Implements ``parser.Staged`` over the parts of all units; ``writers``: the unit of each row of a table."""
 
     tables: dict[str, pl.DataFrame]
+    writers: dict[str, pl.Series]
 
     @classmethod
     def of(cls, units: list[Parts]) -> HeldParts:
         """Join the parts of units, which must agree on the types of a table's columns."""
-        tables = {}
+        tables, writers = {}, {}
         for table in dict.fromkeys(table for unit in units for table in unit):
             parts = [unit[table] for unit in units if table in unit]
             types: dict[str, pl.DataType] = {}
@@ -64,15 +65,20 @@ class HeldParts:
                 for column, kind in part.schema.items():
                     assert types.setdefault(column, kind) == kind, f"{table}.{column}: {types[column]} and {kind}"
             tables[table] = pl.concat(parts, how="diagonal")
-        return cls(tables)
+            names = [name for name, unit in enumerate(units) if table in unit for _ in range(unit[table].height)]
+            writers[table] = pl.Series("unit", names).cast(pl.String)
+        return cls(tables, writers)
 
     def has(self, table: str) -> bool:
         """See ``parser.Staged.has``."""
         return table in self.tables
 
-    def scan(self, table: str) -> pl.LazyFrame:
+    def scan(self, table: str, *, units: Collection[str] | None = None, named: bool = False) -> pl.LazyFrame:
         """See ``parser.Staged.scan``."""
-        return (self.tables[table] if self.has(table) else _empty(table)).lazy()
+        rows = self.tables[table] if self.has(table) else _empty(table)
+        writers = self.writers.get(table, pl.Series("unit", [], pl.String))
+        rows = rows.with_columns(writers) if named else rows
+        return (rows if units is None else rows.filter(writers.is_in(list(units)))).lazy()
 
     def connect(self) -> duckdb.DuckDBPyConnection:
         """See ``parser.Staged.connect``: a catalogue of its own in the one DuckDB of this process."""

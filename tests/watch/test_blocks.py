@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
 import polars as pl
 import pytest
 
+from staleness_audit.parser import Era, Sink
 from staleness_audit.sink import PartWriter
 from staleness_audit.watch import blocks
 from staleness_audit.watch.blocks import Block, BlockWriter
@@ -61,6 +63,48 @@ def test_blocks_are_kept_as_long_as_what_they_are_made_from(
     assert tokens == [[40, 20, 20], [40, 20, 20], [40, 40, 20], [41, 40, 20]]
     connection.execute("UPDATE prefixes SET prefix = 'h'")
     assert write("beside") == [(4, True), (4, False), (2, False)]
+
+
+def test_eras_are_written_again_only_if_they_are_made_from_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of four of eras with two trajectories each: new ones change the last one."""
+    monkeypatch.setattr(blocks, "BLOCK", 4)
+    known: dict[str, Block] = {}
+
+    def written(sink: BlockWriter | PartWriter, facts: list[str]) -> list[list[int]]:
+        """Return the eras that were written together; each has its fact in the ids of its trajectories."""
+        calls: list[list[int]] = []
+
+        def write(eras: Sequence[int], into: Sink) -> None:
+            calls.append(list(eras))
+            ids = [f"{facts[era]}{era}.{member}" for era in eras for member in range(2)]
+            into.write("trajectories", pl.DataFrame({"trajectory_id": ids}))
+
+        sink.write_eras([Era(number, 2, fact) for number, fact in enumerate(facts)], write)
+        return calls
+
+    def look(facts: list[str]) -> list[list[int]]:
+        nonlocal known
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        with (sink := BlockWriter(folder, tmp_path / "blocks", known)):
+            calls = written(sink, facts)
+        known = sink.blocks
+        parts = [pl.read_parquet(block.folder / "trajectories.parquet") for block in known.values()]
+        assert pl.concat(parts)["trajectory_id"].str.slice(0, 2).unique(maintain_order=True).to_list() == [
+            f"{fact}{era}" for era, fact in enumerate(facts)
+        ]
+        return calls
+
+    (tmp_path / "blocks").mkdir()
+    assert look(["a", "a", "a"]) == [[0, 1], [2]]
+    assert look(["a", "a", "a"]) == []
+    assert look(["a", "a", "a", "a", "a"]) == [[2, 3], [4]]
+    assert look(["b", "a", "a", "a", "a"]) == [[0, 1]]
+    assert [block.full for block in known.values()] == [True, True, False]
+    with PartWriter(tmp_path / "blocks") as sink:
+        assert written(sink, ["a", "a", "a"]) == [[0, 1, 2]]
 
 
 def test_for_an_audit_all_is_one_block(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
