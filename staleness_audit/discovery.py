@@ -17,9 +17,9 @@ import re
 import stat
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,6 +45,10 @@ MANY_PIECES = 64
 """Pieces of a file from which small ones are joined."""
 BUNDLE_BYTES = 8 << 20
 """Bytes of neighbouring small files that are read as one unit, where there is little."""
+GUARD = 4096
+"""Bytes before the place reached that are compared, so that a file that was cut and has grown again is noticed."""
+_TAIL_FROM = 1 << 20
+"""Bytes of a file from which it is worth keeping how far it was hashed."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,32 @@ class Piece:
     lines: int = 0
 
 
+@dataclass(frozen=True)
+class Tail:
+    """How far a file was read: ``end`` bytes and ``lines`` lines, whose hash and last bytes are kept.
+
+    A file that is the same one, no shorter, and the same just before that place is taken as appended to.
+    """
+
+    inode: tuple[int, int]
+    end: int
+    lines: int
+    digest: Any
+    last: bytes
+    signature: str = ""
+
+    def goes_on(self, stream: BinaryIO) -> bool:
+        """Whether an open file does so; it is left where new bytes begin."""
+        stream.seek(self.end - len(self.last))
+        return inode_of(stream) == self.inode and stream.read(len(self.last)) == self.last
+
+
+def inode_of(stream: BinaryIO) -> tuple[int, int]:
+    """What tells an open file from another one of its name."""
+    status = os.fstat(stream.fileno())
+    return status.st_dev, status.st_ino
+
+
 @dataclass
 class RunFiles:
     """The files of one run. ``root`` is the run directory, or the folder of the single file that was given.
@@ -88,7 +118,8 @@ class RunFiles:
     ``known`` holds the pieces of an earlier ingestion, to be reused where bytes are the same. ``assume`` is what the
     user says that the logs don't; rows that rest on it have the evidence ``assumed``. ``spool``: folder of this machine
     where pieces of objects that were fetched to be cut are kept until they are read. ``heads``: where ``head`` keeps
-    what it has read, with the signature of the file, for a later look at the same run (None: nowhere).
+    what it has read, with the signature of the file, for a later look at the same run (None: nowhere). ``tails``: where
+    ``split`` keeps how far it has hashed a large file, so that a later look hashes only what was appended.
     """
 
     root: Path
@@ -100,6 +131,7 @@ class RunFiles:
     assume: dict[str, str] = field(default_factory=dict)
     spool: Path | None = None
     heads: dict[tuple[str, int], tuple[str, bytes]] | None = field(default=None, repr=False, compare=False)
+    tails: dict[str, Tail] | None = field(default=None, repr=False, compare=False)
     _heads: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -208,7 +240,7 @@ class RunFiles:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process is given: it fetches what it needs itself."""
-        return {**self.__dict__, "_heads": {}, "heads": None}
+        return {**self.__dict__, "_heads": {}, "heads": None, "tails": None}
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -253,29 +285,49 @@ class RunFiles:
         if signature == file.signature:
             yield from known
             return
-        pieces = []
+        pieces: list[Piece] = []
+        if as_one:
+            pieces = [self.whole(source)]
+            yield pieces[0]
+        else:
+            still = [piece for piece in (known if begins is None else known[:-1]) if piece.end <= file.bytes]
+            for piece in self._cut(file, still, target_bytes, begins):
+                pieces.append(piece)
+                yield piece
+        self.known[source] = (file.signature, tuple(pieces))
+
+    def _cut(
+        self, file: RunFile, known: list[Piece], target_bytes: int, begins: re.Pattern[bytes] | None
+    ) -> Iterator[Piece]:
+        """Cut a file; what it is known to begin with since the last look is neither read nor hashed again."""
+        wanted = _coarser(known, target_bytes)
+        tail = self._unchanged(file, wanted)
+        if tail.end:
+            yield from _joined([piece for piece in known if piece.end <= tail.end], {piece.end for piece in wanted})
         held: deque[memoryview] = deque()
-        keep = self.spool is not None and is_url(file.path) and not as_one
-        found = (
-            iter((self.whole(source),))
-            if as_one
-            else _cut(
-                file,
-                _held(self._fetched(file), held) if keep else _chunks(file),
-                _coarser(
-                    [piece for piece in (known if begins is None else known[:-1]) if piece.end <= file.bytes],
-                    target_bytes,
-                ),
-                target_bytes,
-                begins,
-            )
-        )
-        for piece in found:
-            pieces.append(piece)
+        keep = self.spool is not None and is_url(file.path)
+        chunks = _held(self._fetched(file), held) if keep else _chunks(file, tail.end)
+        reached = [tail]
+        for piece, end in _cut(file, chunks, wanted, target_bytes, begins, tail):
+            reached.append(end)
             if keep:
                 _write(held, piece.end - piece.start, self._spooled(piece))
             yield piece
-        self.known[source] = (file.signature, tuple(pieces))
+        if self.tails is not None and file.bytes >= _TAIL_FROM and not is_url(file.path):
+            # A last piece that is read again when the file has grown, or ends within a line, is nothing to go on from.
+            whole = [end for end in (reached[:-1] if begins is not None else reached) if end.last.endswith(b"\n")]
+            if whole:
+                self.tails[file.source] = whole[-1]
+
+    def _unchanged(self, file: RunFile, wanted: Sequence[Piece]) -> Tail:
+        """How far a file is as it was, up to the end of a piece that is wanted; from its beginning if nothing tells."""
+        if is_url(file.path):
+            return Tail((0, 0), 0, 0, hashlib.sha256(), b"")
+        with _open(file.path, buffering=0) as stream:
+            tail = (self.tails or {}).get(file.source)
+            if tail and tail.end in {piece.end for piece in wanted} and tail.goes_on(stream):
+                return tail
+            return Tail(inode_of(stream), 0, 0, hashlib.sha256(), b"")
 
     def digest(self, source: str) -> str:
         """SHA-256 of a file's bytes, in hexadecimal."""
@@ -430,7 +482,7 @@ def _open(path: Path, buffering: int = -1) -> BinaryIO:
     return stream
 
 
-def _chunks(file: RunFile) -> Iterator[bytes]:
+def _chunks(file: RunFile, start: int = 0) -> Iterator[bytes]:
     if is_url(file.path):
         yield from fetch_each(
             [(file.path, at, min(at + _READ_BYTES, file.bytes)) for at in range(0, file.bytes, _READ_BYTES)]
@@ -438,6 +490,7 @@ def _chunks(file: RunFile) -> Iterator[bytes]:
         return
     try:
         with _open(file.path, buffering=0) as stream:
+            stream.seek(start)
             while chunk := stream.read(_READ_BYTES):
                 yield chunk
     except OSError as error:
@@ -466,6 +519,18 @@ def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:
     return [*kept, *known[-MANY_PIECES // 2 - 1 :]]
 
 
+def _joined(known: Iterable[Piece], ends: Collection[int]) -> Iterator[Piece]:
+    """Join neighbouring pieces whose cuts are forgotten: ``ends`` are those that stay."""
+    parts: list[Piece] = []
+    for piece in known:
+        parts.append(piece)
+        if piece.end in ends:
+            yield replace(
+                piece, start=parts[0].start, first_line=parts[0].first_line, lines=sum(p.lines for p in parts)
+            )
+            parts = []
+
+
 def _held(chunks: Iterable[bytes], held: deque[memoryview]) -> Iterator[bytes]:
     for chunk in chunks:
         held.append(memoryview(chunk))
@@ -485,44 +550,52 @@ def _write(held: deque[memoryview], size: int, target: Path) -> None:
 def _cut(
     file: RunFile,
     chunks: Iterable[bytes],
-    known: list[Piece],
+    known: Sequence[Piece],
     target_bytes: int,
-    begins: re.Pattern[bytes] | None = None,
-) -> Iterator[Piece]:
+    begins: re.Pattern[bytes] | None,
+    tail: Tail,
+) -> Iterator[tuple[Piece, Tail]]:
     """Walk a file once, hashing, counting lines and cutting after the newline that follows each target.
 
-    With ``begins`` the newline is one before a line in which that is found, within one chunk.
+    ``chunks`` are what follows on ``tail``. With ``begins`` the newline is one before a line in which that is found,
+    within one chunk. Yields each piece and how far the file was read with it.
     """
-    known_ends = {piece.end: piece.digest for piece in known}
-    digest = hashlib.sha256()
-    start = position = last_newline = 0
-    line = first_line = 1
-    before_last_newline = (digest.copy(), memoryview(b""))
+    known_ends = {piece.end: piece.digest for piece in known if piece.end > tail.end}
+    digest, last = tail.digest.copy(), tail.last
+    start = position = tail.end
+    line = first_line = tail.lines + 1
+    at_newline = tail
+
+    def piece(end: Tail, more: int = 0) -> tuple[Piece, Tail]:
+        found = Piece(
+            file.source, start, end.end, first_line, end.digest.hexdigest(), end.lines + 1 - first_line + more
+        )
+        return found, end
+
     for chunk in chunks:
         offset = 0
         while offset < len(chunk):
             stop, cut = _next_stop(chunk, offset, position, start, known_ends, target_bytes, begins)
-            part = memoryview(chunk)[offset:stop]
-            newline = chunk.rfind(b"\n", offset, stop)
-            if newline >= 0:
-                before_last_newline = (digest.copy(), part[: newline + 1 - offset])
-                last_newline = position + newline + 1 - offset
-            line += chunk.count(b"\n", offset, stop)
-            digest.update(part)
-            position += stop - offset
-            offset = stop
+            newline = chunk.rfind(b"\n", offset, stop) + 1
+            for end in sorted({newline, stop} - {0}):
+                part = memoryview(chunk)[offset:end]
+                line += chunk.count(b"\n", offset, end)
+                digest.update(part)
+                last = (last + bytes(part[-GUARD:]))[-GUARD:]
+                position += end - offset
+                offset = end
+                if end == newline:
+                    at_newline = Tail(tail.inode, position, line - 1, digest.copy(), last)
             unchanged = known_ends.pop(position, None) in (None, digest.hexdigest())
-            if cut and unchanged and last_newline == position > start:
-                yield Piece(file.source, start, position, first_line, digest.hexdigest(), line - first_line)
+            if cut and unchanged and at_newline.end == position > start:
+                yield piece(at_newline)
                 start, first_line = position, line
-    if begins is None and start < last_newline < position:
-        tail, part = before_last_newline
-        tail.update(part)
-        yield Piece(file.source, start, last_newline, first_line, tail.hexdigest(), line - first_line)
-        start, first_line = last_newline, line
+    if begins is None and start < at_newline.end < position:
+        yield piece(at_newline)
+        start, first_line = at_newline.end, line
     if position > start or position == 0:
-        unterminated = position > last_newline
-        yield Piece(file.source, start, position, first_line, digest.hexdigest(), line - first_line + unterminated)
+        unterminated = position > at_newline.end
+        yield piece(Tail(tail.inode, position, line - 1, digest, last), more=int(unterminated))
 
 
 def _next_stop(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
+import hashlib
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -316,3 +319,51 @@ def test_staged_rows_are_those_of_all_units_or_of_some(tmp_path: Path) -> None:
     assert staged.scan("seen", named=True).collect().rows() == [(1, "first"), (2, "first"), (3, "second")]
     assert staged.scan("seen", units=(), named=True).collect().shape == (0, 2)
     assert staged.scan("spans", named=True).collect().columns[-1] == "unit"
+
+
+@pytest.mark.parametrize("begins", [None, re.compile(rb"\{")], ids=["lines alone", "lines with earlier ones"])
+def test_a_file_that_goes_on_is_cut_as_one_that_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: re.Pattern[bytes] | None
+) -> None:
+    """A log grows by some lines, perhaps half ones, and is once in a while cut short or written anew.
+
+    Who has kept how far it was read gets the same pieces as who hashes it from its beginning, and hashes less.
+    """
+    monkeypatch.setattr(discovery, "MANY_PIECES", 6)
+    monkeypatch.setattr(discovery, "GUARD", 16)
+    monkeypatch.setattr(discovery, "_TAIL_FROM", 1)
+    starts: list[int] = []
+    chunks = discovery._chunks
+    monkeypatch.setattr(discovery, "_chunks", lambda file, start=0: starts.append(start) or chunks(file, start))
+    chance = random.Random(7)
+    log = tmp_path / "x.log"
+    tails: dict[str, discovery.Tail] = {}
+    known: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    content = b""
+    skipped = 0
+    for look in range(200):
+        change = chance.random()
+        if change < 0.05:
+            content = bytes(chance.choices(b"ab\n{", k=chance.randrange(60)))
+        elif change < 0.1:
+            content = content[: chance.randrange(len(content) + 1)]
+        else:
+            content += bytes(chance.choices(b"ab\n{", k=chance.randrange(40)))
+        if change < 0.08:
+            log.unlink(missing_ok=True)
+        log.write_bytes(content)
+        os.utime(log, (look, look))
+        found = []
+        for before, kept in zip(known, (tails, None), strict=True):
+            run = dataclasses.replace(discovery.discover(tmp_path), known=before, tails=kept)
+            starts.clear()
+            found.append(list(run.split("x.log", 24, begins=begins)))
+            if kept is not None:
+                skipped += starts[-1]
+        assert found[0] == found[1]
+        ends = [piece.end for piece in found[0]]
+        assert [piece.start for piece in found[0]] == [0, *ends[:-1]] and ends[-1] == len(content)
+        for piece in found[0]:
+            assert piece.digest == hashlib.sha256(content[: piece.end]).hexdigest()
+            assert piece.first_line == content[: piece.start].count(b"\n") + 1
+    assert skipped > 20_000

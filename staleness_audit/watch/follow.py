@@ -12,7 +12,7 @@ import polars as pl
 from staleness_audit import plugins
 from staleness_audit.check.checker import check
 from staleness_audit.check.worst import worst_violations
-from staleness_audit.discovery import discover
+from staleness_audit.discovery import Tail, discover
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import ingest
 from staleness_audit.parser import Parser
@@ -46,6 +46,7 @@ class Follower:
         self._folder = folder
         self._key: str | None = None
         self._heads: dict[tuple[str, int], tuple[str, bytes]] = {}
+        self._tails: dict[str, Tail] = {}
         self._growing: GrowingRun | DividedRun | None = None
         self._state: State | None = None
         self._moved = time.monotonic()
@@ -101,7 +102,7 @@ class Follower:
         run = discover(self._path)
         if sum(len(head) for _, head in self._heads.values()) > HEADS:
             self._heads.clear()
-        run.heads = self._heads
+        run.heads, run.tails = self._heads, self._tails
         choice = plugins.choose(run, self._framework, self._parsers)
         kind = _kind_of(choice.parser)
         if kind is not None:

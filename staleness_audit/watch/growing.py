@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import RunFiles, Tail
 from staleness_audit.engine import connect, create_view, write_parquet
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import Dataset, StagedParts, describe, join_units, parts_by_table
@@ -26,7 +26,7 @@ from staleness_audit.sink import PartWriter
 from staleness_audit.tables import SCHEMAS
 from staleness_audit.watch.products import Products, shown
 from staleness_audit.watch.seal import assign, divide, touched
-from staleness_audit.watch.tail import NewLines, Rewritten, Tail
+from staleness_audit.watch.tail import NewLines, Rewritten
 
 SEAL_FROM = 10_000
 """Trajectories that are done with from which it is worth setting them aside."""

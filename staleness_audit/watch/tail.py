@@ -6,28 +6,12 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
-from staleness_audit.discovery import Piece, RunFile, RunFiles
-
-GUARD = 4096
-"""Bytes before the place reached that are compared, so that a file that was cut and has grown again is noticed."""
+from staleness_audit.discovery import GUARD, Piece, RunFile, RunFiles, Tail, inode_of
 
 
 class Rewritten(Exception):
     """A file does not begin with what was read of it: it was cut, replaced, compressed or taken away."""
-
-
-@dataclass(frozen=True)
-class Tail:
-    """How far a file was read: ``end`` bytes and ``lines`` lines, whose hash and last bytes are kept."""
-
-    inode: tuple[int, int]
-    end: int
-    lines: int
-    digest: Any
-    last: bytes
-    signature: str = ""
 
 
 @dataclass
@@ -84,11 +68,9 @@ class NewLines(RunFiles):
 
     def _grown(self, file: RunFile, target_bytes: int) -> Iterator[Piece]:
         with file.path.open("rb", buffering=0) as stream:
-            status = file.path.stat()
-            inode = (status.st_dev, status.st_ino)
+            inode = inode_of(stream)
             tail = self.tails.get(file.source, Tail(inode, 0, 0, hashlib.sha256(), b""))
-            stream.seek(tail.end - len(tail.last))
-            if tail.inode != inode or stream.read(len(tail.last)) != tail.last:
+            if not tail.goes_on(stream):
                 raise Rewritten(f"{file.source} does not go on where it ended")
             digest, end, lines, last = tail.digest.copy(), tail.end, tail.lines, tail.last
             rest = b""
