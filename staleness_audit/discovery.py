@@ -45,6 +45,8 @@ MANY_PIECES = 64
 """Pieces of a file from which small ones are joined."""
 BUNDLE_BYTES = 8 << 20
 """Bytes of neighbouring small files that are read as one unit, where there is little."""
+_SHARED_FROM = 1 << 20
+"""Bytes of a piece below which it is not worth giving it to another reader."""
 GUARD = 4096
 """Bytes before the place reached that are compared, so that a file that was cut and has grown again is noticed."""
 _TAIL_FROM = 1 << 20
@@ -498,10 +500,10 @@ def _chunks(file: RunFile, start: int = 0) -> Iterator[bytes]:
 
 
 def _shared(size: int, piece: int) -> int:
-    """Make pieces somewhat smaller, so that all who read at the same time get as many."""
+    """Make pieces somewhat smaller, so that all who read at the same time get as many; what is small is not cut."""
     readers = limits().workers
     rounds = max(1, -(-size // (piece * readers)))
-    return min(piece, max(1, -(-size // (rounds * readers))))
+    return min(piece, max(_SHARED_FROM, -(-size // (rounds * readers))))
 
 
 def _coarser(known: list[Piece], target_bytes: int) -> list[Piece]:
