@@ -78,7 +78,8 @@ Item = Batch | Evaluation
 class Launch:
     """One launch of the training process. ``began``: its first item is the first one in ``items``.
 
-    ``calls``: prompts of each generation call. ``filtered``: rows of discarded groups. ``takes``: batches that were
+    ``calls``: prompts of each generation call. ``passes``: how often it goes through the data at most, if its bars say
+    so. ``filtered``: rows of discarded groups. ``takes``: batches that were
     taken since the last step logged. ``waiting``: the last line that says the queue is full, if no step followed.
     ``stamp``, ``queue_stamp``: local times of its first line and of the one that states the queue size.
     ``interval``: every how many steps its metrics were logged. ``tail``: so many steps more may have followed without a
@@ -91,6 +92,7 @@ class Launch:
     synchronous: bool = False
     old_filter: bool = False
     calls: list[int] = field(default_factory=list)
+    passes: int | None = None
     filtered: list[dict[str, Any]] = field(default_factory=list)
     takes: list[dict[str, Any]] = field(default_factory=list)
     waiting: dict[str, Any] | None = None
@@ -179,6 +181,7 @@ def _settle(launches: list[Launch], found: list[Launch]) -> list[Launch]:
         host = launches[0] if len(launches) == 1 else launches[-1]
         for launch in loose:
             host.calls = host.calls or (launch.calls if len(launches) == 1 else [])
+            host.passes = host.passes or launch.passes
             host.filtered = host.filtered or launch.filtered
             host.old_filter = host.old_filter or launch.old_filter
     reached = 0
@@ -213,7 +216,9 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             launch.takes = launch.takes[:-1] if falls else launch.takes
             launch.close(done=len(launch.takes) - 1)
             yield launch
-            launch = Launch(console=True, takes=takes, queue_size=launch.queue_size)
+            launch = Launch(
+                console=True, takes=takes, queue_size=launch.queue_size, passes=launch.passes if falls else None
+            )
         launch.stamp = launch.stamp or row["stamp"]
         if kind == "queue_size":
             launch.queue_size, launch.began, launch.queue_stamp = row["count"], True, row["stamp"]
@@ -231,6 +236,8 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             evaluating = kind == "eval_start"
         elif kind == "call" and not evaluating:
             launch.calls.append(row["count"])
+        elif kind == "passes":
+            launch.passes = max(launch.passes or 0, row["count"])
         elif kind == "filtered":
             launch.filtered.append(dict(row))
         elif kind == "old_filter":
@@ -321,6 +328,7 @@ def _merge(launch: Launch, other: Launch) -> None:
     launch.items = [*before, *merged, *after]
     launch.queue_size = launch.queue_size if launch.queue_size is not None else other.queue_size
     launch.calls = max(launch.calls, other.calls, key=len)
+    launch.passes = launch.passes or other.passes
     launch.filtered = max(launch.filtered, other.filtered, key=len)
     launch.old_filter = launch.old_filter or other.old_filter
     launch.console = launch.console or other.console
