@@ -342,6 +342,26 @@ def test_flags_had_other_names(flags):
     assert data["violations"]["groups"]["hi"] == 3
 
 
+def test_another_training_process_is_another_launch_though_the_lines_of_its_start_are_lost():
+    """After step 4 the process 9 goes on from the checkpoint of step 4: its first batch is generated on version 4."""
+    lines = [*story(4), *(line.replace("pid=7", "pid=9") for line in story(8)[13:])]
+    data = judge(write(lines))
+    assert (data["run"]["attempts"], data["run"]["steps"]) == (2, {"lo": 8, "hi": 8})
+    assert [age[0] for age in ages(data)] == [0, 1, 1, 1, 0, 1, 1, 1]
+
+
+def test_a_run_that_does_steps_while_another_does_them_is_set_aside():
+    """Steps 1 to 200 of either take 1.3 s each; the second begins a hundred seconds after the first."""
+    late = [(tag, step, value, wall + 100) for tag, step, value, wall in scalars(range(1, 201), policy_loss=7.0)]
+    event_file(Path("run/tb/one/events.out.tfevents.1.node0.1.0"), scalars(range(1, 201)))
+    event_file(Path("run/tb/other/events.out.tfevents.2.node0.1.0"), late)
+    data = judge(Path("run"))
+    assert [item["source"] for item in data["diagnostics"]["items"] if item["code"] == "several-runs"] == [
+        "tb/other/events.out.tfevents.2.node0.1.0"
+    ]
+    assert (data["run"]["attempts"], data["run"]["steps"]) == (1, {"lo": 200, "hi": None})
+
+
 def test_a_restart_supersedes_the_steps_after_its_checkpoint():
     again = [
         QUEUE,

@@ -25,10 +25,12 @@ LINES: Final[dict[str, Any]] = {
     "count": pl.Int64,
     "repeated": pl.Int64,
     "stamp": pl.String,
+    "pid": pl.Int64,
     "text": pl.String,
 }
 """One row per telling line. ``count``: the number it states (samples, members of a group, prompts, permits, passes);
-``stamp``: its local time ``MM-DD HH:MM:SS`` (no year, no zone); ``text``: metrics or flags as JSON."""
+``stamp``: its local time ``MM-DD HH:MM:SS`` (no year, no zone); ``pid``: the TrainingActor's, where Ray names it;
+``text``: metrics or flags as JSON."""
 
 _HEADER: Final = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) (?P<file>[\w.]+):\d+\] "
@@ -100,9 +102,14 @@ def _read_line(raw: str) -> list[dict[str, Any]]:
     header = _HEADER.search(line.text)
     # A generated text may say anything; only what follows the first header is the framework's own message.
     message = (line.text[header.end() :] if header else line.text).strip()
-    about = {"stamp": header["stamp"] if header else None, "repeated": line.repeated}
+    trainer = line.actor == "TrainingActor"
+    about = {
+        "stamp": header["stamp"] if header else None,
+        "repeated": line.repeated,
+        "pid": line.pid if trainer else None,
+    }
     # In asynchronous training the steps are the TrainingActor's, whichever file prints them.
-    other_actor = line.actor is not None and line.actor != "TrainingActor"
+    other_actor = line.actor is not None and not trainer
     row = _message(message, synchronous=other_actor and header is not None and header["file"] == "ppo_trainer.py")
     return [*rows, {**about, **row}] if row else rows
 
