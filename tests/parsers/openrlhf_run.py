@@ -99,6 +99,7 @@ class _Run:
         self.lock: deque[Any] = deque(["token"])
         self.lives = [(0.0, setup.start)]
         self.say("PPOTrainerAsync", f"ppo_trainer_async.py:290] queue_size={setup.queue}")
+        self.log.lines.append("(GenerateSamplesActor pid=8) \rEpisode [1/1]:   0%|          | 0/999 [00:00<?, ?it/s]")
         self.world.start(self.generator())
         self.world.start(self.trainer())
         self.world.run()

@@ -55,7 +55,8 @@ def take(samples: int = 2) -> str:
 
 QUEUE = say("PPOTrainerAsync", "ppo_trainer_async.py:290] queue_size=1", 0)
 BAR = (
-    "\x1b[36m(GenerateSamplesActor pid=8)\x1b[0m \rGenerate samples:   0%|          | 0/1 [00:00<?, ?it/s]\x1b[A"
+    "\x1b[36m(GenerateSamplesActor pid=8)\x1b[0m \rEpisode [1/1]:   0%|          | 0/9 [00:00<?, ?it/s]"
+    "\rGenerate samples:   0%|          | 0/1 [00:00<?, ?it/s]\x1b[A"
     "\rGenerate samples: 100%|██████████| 1/1 [00:00<00:00,  3.58it/s, prompts_consumed=1]"
 )
 
@@ -168,6 +169,8 @@ def scalars(steps: range, **changes: Any) -> list[tuple[str, int, float, float]]
 
 
 def test_scalars_alone_prove_the_lower_end_and_date_the_steps():
+    """One pass over the data is on record: else calls could make more than a batch without a sign of it."""
+    write(["train:\n  value:\n    num_episodes: 1"], name="wandb/run-1/files/config.yaml")
     event_file(Path("run/tb/ppo/events.out.tfevents.1.node0.1.0"), scalars(range(1, 6)))
     data = judge(Path("run"))
     assert data["verdict"] == "inconclusive"
@@ -232,6 +235,18 @@ def test_over_sampling_ages_what_waits_in_the_buffer():
     assert data["verdict"] == "inconclusive"
 
 
+@pytest.mark.parametrize(("passes", "oldest"), [(1, 1), (4, 2)])
+def test_the_end_of_the_data_hides_over_sampling(passes, oldest):
+    """Calls for three prompts of one sample, two a batch, four prompts in the data: every batch has a call of its own.
+
+    The first call of a pass leaves one sample to the second batch, whose call is for the one prompt that remains; then
+    the data begin anew. Without that the buffer would gain a sample a call, and the third batch need none.
+    """
+    lines = [line for line in story(8) if line != BAR]
+    lines[1:1] = [f"(GenerateSamplesActor pid=8) \rEpisode [1/{passes}]:   0%|          | 0/4 [00:00<?, ?it/s]"]
+    assert ages(judge(write(lines)))[-1][1] == oldest
+
+
 def test_an_evaluation_takes_a_permit_and_breaks_the_clock():
     lines = story()
     at = next(index for index, line in enumerate(lines) if "Global step 2" in line) + 1
@@ -281,6 +296,7 @@ def test_without_a_console_pass_rates_tell_how_many_were_filtered():
     """100 * 2 samples / 2 prompts = 100 %: one group of two was kept and one discarded; 200 % keeps all."""
     rows = scalars(range(1, 5), dynamic_filtering_pass_rate=200.0)
     rows = [(tag, step, 100.0 if "pass_rate" in tag and step == 3 else value, wall) for tag, step, value, wall in rows]
+    write(["train:\n  value:\n    num_episodes: 1"], name="wandb/run-1/files/config.yaml")
     event_file(Path("run/events.out.tfevents.1.node0.1.0"), rows)
     assert judge(Path("run"))["trajectories"]["dropped"]["filtered"] == {"lo": 2, "hi": 2}
 
@@ -324,6 +340,26 @@ def test_flags_had_other_names(flags):
     # In the default mode, on record by the absence of its flag, a call has one version: batch 1 begins at the first
     # take, and so does, with a second permit, batch 2 - as soon as call 1 has ended, before version 1.
     assert data["violations"]["groups"]["hi"] == 3
+
+
+def test_another_training_process_is_another_launch_though_the_lines_of_its_start_are_lost():
+    """After step 4 the process 9 goes on from the checkpoint of step 4: its first batch is generated on version 4."""
+    lines = [*story(4), *(line.replace("pid=7", "pid=9") for line in story(8)[13:])]
+    data = judge(write(lines))
+    assert (data["run"]["attempts"], data["run"]["steps"]) == (2, {"lo": 8, "hi": 8})
+    assert [age[0] for age in ages(data)] == [0, 1, 1, 1, 0, 1, 1, 1]
+
+
+def test_a_run_that_does_steps_while_another_does_them_is_set_aside():
+    """Steps 1 to 200 of either take 1.3 s each; the second begins a hundred seconds after the first."""
+    late = [(tag, step, value, wall + 100) for tag, step, value, wall in scalars(range(1, 201), policy_loss=7.0)]
+    event_file(Path("run/tb/one/events.out.tfevents.1.node0.1.0"), scalars(range(1, 201)))
+    event_file(Path("run/tb/other/events.out.tfevents.2.node0.1.0"), late)
+    data = judge(Path("run"))
+    assert [item["source"] for item in data["diagnostics"]["items"] if item["code"] == "several-runs"] == [
+        "tb/other/events.out.tfevents.2.node0.1.0"
+    ]
+    assert (data["run"]["attempts"], data["run"]["steps"]) == (1, {"lo": 200, "hi": None})
 
 
 def test_a_restart_supersedes_the_steps_after_its_checkpoint():

@@ -43,7 +43,8 @@ def test_the_limit_of_the_mechanism_is_found(case, limit):
 def test_scalars_alone_leave_the_upper_end_to_the_bound_of_the_queue(tmp_path):
     shutil.copytree(CASES / "q1-normal" / "run" / "tb", tmp_path / "run" / "tb")
     data = audit(tmp_path / "run", 1).data
-    assert (data["verdict"], data["staleness"]["max"]) == ("inconclusive", {"lo": 1, "hi": 9})
+    # Without the number of passes over the data, calls may have made more than the batch they were for.
+    assert (data["verdict"], data["staleness"]["max"]) == ("inconclusive", {"lo": 0, "hi": 9})
     assert data["trajectories"]["trained"] == {"lo": 60, "hi": 60}
 
 

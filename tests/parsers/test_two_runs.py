@@ -53,6 +53,7 @@ def test_of_the_same_steps_most_figures_are_the_same() -> None:
             1,
             9,
         ),
+        ("openrlhf/q1-oversample/run/console.log*", "openrlhf/q1-normal/run/**/events.*", 48, 16),
         ("verl/v1_sep_drop_t4/run/console.log*", "verl/v1_colocate_drop_t2_dapo/run/demo/*.jsonl*", 24, 9),
     ],
 )

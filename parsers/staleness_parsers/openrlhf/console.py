@@ -25,15 +25,18 @@ LINES: Final[dict[str, Any]] = {
     "count": pl.Int64,
     "repeated": pl.Int64,
     "stamp": pl.String,
+    "pid": pl.Int64,
     "text": pl.String,
 }
-"""One row per telling line. ``count``: the number it states (samples, members of a group, prompts, permits);
-``stamp``: its local time ``MM-DD HH:MM:SS`` (no year, no zone); ``text``: metrics or flags as JSON."""
+"""One row per telling line. ``count``: the number it states (samples, members of a group, prompts, permits, passes);
+``stamp``: its local time ``MM-DD HH:MM:SS`` (no year, no zone); ``pid``: the TrainingActor's, where Ray names it;
+``text``: metrics or flags as JSON."""
 
 _HEADER: Final = re.compile(
     r"(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d) (?P<file>[\w.]+):\d+\] "
 )
 _CALL: Final = re.compile(r"Generate samples:\s+0%\|[^|]*\| 0/(\d+) \[00:00<\?, *\?it/s\]")
+_PASS: Final = re.compile(r"Episode \[\d+/(\d+)\]:\s+0%\|[^|]*\| 0/\d+ \[00:00<\?, *\?it/s\]")
 _STEP: Final = re.compile(r"(?:✨ )?Global step (?P<step>\d+): (?P<text>\{.*)$")
 _SIMPLE: Final = (
     ("queue_size", re.compile(r"queue_size=(?P<count>\d+)$")),
@@ -51,7 +54,8 @@ _FILTERED: Final = re.compile(r"Filtered out: avg_reward=.*?scores=(?P<scores>\[
 _SCORE: Final = re.compile(r"'[^']*'")
 _TELLING: Final = (
     r"Global step |queue_size=|experience making with|Eval at step|async eval|Async eval|Queue is full|Filtered out"
-    r"|filtered_samples|filtering pass rate|Generate samples:\s+0%|train_ppo_ray|OPENRLHF_ASYNC_QUEUE_SIZE"
+    r"|filtered_samples|filtering pass rate|Generate samples:\s+0%|Episode \[\d+/\d+\]:\s+0%|train_ppo_ray"
+    r"|OPENRLHF_ASYNC_QUEUE_SIZE"
 )
 KEPT: Final = re.compile(
     r"timing/\w+$|rollout/(num_samples|response_length_mean)$|dynamic_filtering_pass_rate$|policy_loss$|actor_grad_norm$"
@@ -86,10 +90,11 @@ def _say_damaged(sink: Sink, source: str, line: int, cut: bool) -> None:
 
 
 def _read_line(raw: str) -> list[dict[str, Any]]:
-    """Rows of one line: the calls whose progress bars it begins, and its message."""
+    """Rows of one line: the passes and calls whose progress bars it begins, and its message."""
     clean = strip_ansi(raw)
     rows: list[dict[str, Any]] = []
     if "0/" in clean:
+        rows += [{"kind": "passes", "count": number_of(total)} for total in _PASS.findall(clean)]
         rows += [{"kind": "call", "count": number_of(total)} for total in _CALL.findall(clean)]
     if (flags := command_line(clean)) is not None:
         rows.append({"kind": "flags", "text": as_json(flags)})
@@ -97,9 +102,14 @@ def _read_line(raw: str) -> list[dict[str, Any]]:
     header = _HEADER.search(line.text)
     # A generated text may say anything; only what follows the first header is the framework's own message.
     message = (line.text[header.end() :] if header else line.text).strip()
-    about = {"stamp": header["stamp"] if header else None, "repeated": line.repeated}
+    trainer = line.actor == "TrainingActor"
+    about = {
+        "stamp": header["stamp"] if header else None,
+        "repeated": line.repeated,
+        "pid": line.pid if trainer else None,
+    }
     # In asynchronous training the steps are the TrainingActor's, whichever file prints them.
-    other_actor = line.actor is not None and line.actor != "TrainingActor"
+    other_actor = line.actor is not None and not trainer
     row = _message(message, synchronous=other_actor and header is not None and header["file"] == "ppo_trainer.py")
     return [*rows, {**about, **row}] if row else rows
 

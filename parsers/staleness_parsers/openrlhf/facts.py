@@ -160,6 +160,11 @@ def _hints(told: Sequence[Told]) -> Iterator[Hint]:
             "whether generation overlaps weight syncs (tokens may be newer than the oldest of their batch)",
             "keep the launch script or W&B's config.yaml, which have partial_rollout_enable",
         )
+    if any(one.filling.depth is None for one in told):
+        yield Hint(
+            "whether calls make more than a batch (over-sampling), so that samples wait in the generator's buffer",
+            "keep the launch script or W&B's config.yaml, or the console log with the bars of its generation calls",
+        )
     if any(not one.launch.timed and one.mode != "synchronous" for one in told):
         yield Hint("when a batch was generated", "use release 0.9.9 or later: it logs timings per step")
     if any(batch.hole for one in told for batch in one.launch.batches):

@@ -125,17 +125,28 @@ def _plain(launch: Launch, called: Sequence[bool | None], settings: Settings, si
     for made in called:
         streak = streak + 1 if made else 0
         longest = max(longest, streak)
-    return largest > 0 and longest > largest // min(sizes, default=1) + 1
+    passes = _passes(launch, settings)
+    return passes is not None and largest > 0 and longest > passes * (largest // min(sizes, default=1) + 1)
+
+
+def _passes(launch: Launch, settings: Settings) -> int | None:
+    """How often the data may begin anew, None if not known: their end empties the buffer, and no log says where.
+
+    A call for the few prompts that are left makes less than others, and up to 0.11.0 what waits is thrown away.
+    """
+    return launch.passes or settings.number("train.num_episodes")
 
 
 Simulated = tuple[list[list[Share]], list[bool]]
 
 
 def _simulate(launch: Launch, called: Sequence[bool | None], group: int, settings: Settings) -> Simulated | None:
-    """Follow the buffer sample by sample; None if the number of prompts per call is not known or does not fit."""
+    """Follow the buffer sample by sample; None if what calls made or where data end is not known or does not fit."""
     batches, stated = launch.batches, settings.number("rollout.vllm_generate_batch_size")
     calls = launch.calls if len(launch.calls) >= sum(map(bool, called)) else []
     if not batches or not launch.began or not (calls or stated) or any(not batch.samples for batch in batches):
+        return None
+    if _passes(launch, settings) != 1:
         return None
     full = max(batch.samples or 0 for batch in batches)
     level = made = last = 0

@@ -11,11 +11,13 @@ import orjson
 import polars as pl
 
 from staleness_audit.parser import RunFacts, Sink, Staged
+from staleness_audit.readers.agreement import ANOTHER_RUN
 from staleness_audit.readers.numbers import micros, moment, near
 from staleness_parsers.openrlhf.facts import Told, facts
 from staleness_parsers.openrlhf.filling import PASS_RATE, Filling, Share, fill, filters
-from staleness_parsers.openrlhf.launches import Batch, Launch, find_launches
+from staleness_parsers.openrlhf.launches import Batch, Launch, find_launches, settle
 from staleness_parsers.openrlhf.replay import Mode, Versions, replay
+from staleness_parsers.openrlhf.runs import of_another_run
 from staleness_parsers.openrlhf.settings import Settings, combine
 
 Row = dict[str, Any]
@@ -27,7 +29,7 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     scalars = near(_rows(staged, "openrlhf_scalars", ["source", "record"]), "step", None, sink)
     found = [orjson.loads(row["text"]) for row in lines if row["kind"] == "flags"]
     settings = combine([*found, *(orjson.loads(row["text"]) for row in _rows(staged, "openrlhf_settings", ["source"]))])
-    launches = find_launches(lines, scalars, settings.number("logger.logging_steps"))
+    launches = _of_this_run(find_launches(lines, scalars, settings.number("logger.logging_steps")), sink)
     _diagnose(launches, settings, _rows(staged, "openrlhf_unread", ["source"]), sink)
     told = [_tell(launch, settings) for launch in launches]
     for one in told:
@@ -37,6 +39,16 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         _write_launch(attempt, one, settings, writer)
     writer.flush()
     return facts(told, settings)
+
+
+def _of_this_run(found: Sequence[Launch], sink: Sink) -> list[Launch]:
+    """Set aside what is of another run, and say so."""
+    strange = of_another_run(found)
+    kept = [launch for launch in found if launch.source not in strange]
+    told = next((launch.source for launch in kept if launch.source), "the others")
+    for source in sorted(strange):
+        sink.diagnose("warning", "several-runs", ANOTHER_RUN.format(told=told), source=source, opens="training")
+    return settle(kept)
 
 
 def _rows(staged: Staged, table: str, order: list[str]) -> list[Row]:

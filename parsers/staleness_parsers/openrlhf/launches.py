@@ -11,6 +11,8 @@ from typing import Any
 
 import orjson
 
+from staleness_parsers.openrlhf.stamps import seconds, turns
+
 TIMED = ("timing/step_total", "timing/make_experience", "timing/ppo_train", "timing/broadcast")
 _MARKS = ("timing/step_total", "timing/ppo_train", "timing/broadcast", "policy_loss", "actor_grad_norm", "reward", "kl")
 
@@ -19,7 +21,8 @@ _MARKS = ("timing/step_total", "timing/ppo_train", "timing/broadcast", "policy_l
 class Batch:
     """An item of the queue that step ``step`` (as logged) trained. ``taken``: samples, as said when it was taken.
 
-    ``hole``: no log says anything of it, later steps prove it. ``wall``: seconds since 1970 at its end.
+    ``hole``: no log says anything of it, later steps prove it. ``wall``: seconds since 1970 at its end;
+    ``stamp``: the console's local time of it.
     """
 
     step: int
@@ -29,6 +32,7 @@ class Batch:
     line: int | None = None
     locator: str | None = None
     wall: float | None = None
+    stamp: str | None = None
     hole: bool = False
 
     @property
@@ -78,11 +82,12 @@ Item = Batch | Evaluation
 class Launch:
     """One launch of the training process. ``began``: its first item is the first one in ``items``.
 
-    ``calls``: prompts of each generation call. ``filtered``: rows of discarded groups. ``takes``: batches that were
-    taken since the last step logged. ``waiting``: the last line that says the queue is full, if no step followed.
-    ``stamp``, ``queue_stamp``: local times of its first line and of the one that states the queue size.
-    ``interval``: every how many steps its metrics were logged. ``tail``: so many steps more may have followed without a
-    record, as only every ``interval``-th one is in the event file. ``headed``: the logs show how it began.
+    ``calls``: prompts of each generation call. ``passes``: how often it goes through the data at most, if its bars say
+    so. ``filtered``: rows of discarded groups. ``takes``: batches that were taken since the last step logged.
+    ``waiting``: the last line that says the queue is full, if no step followed. ``pid``: its training process, if the
+    console names it. ``stamp``, ``queue_stamp``: local times of its first line and of the one that states the queue
+    size. ``interval``: every how many steps its metrics were logged. ``tail``: so many steps more may have followed
+    without a record, as only every ``interval``-th one is in the event file. ``headed``: the logs show how it began.
     """
 
     items: list[Item] = field(default_factory=list)
@@ -91,10 +96,12 @@ class Launch:
     synchronous: bool = False
     old_filter: bool = False
     calls: list[int] = field(default_factory=list)
+    passes: int | None = None
     filtered: list[dict[str, Any]] = field(default_factory=list)
     takes: list[dict[str, Any]] = field(default_factory=list)
     waiting: dict[str, Any] | None = None
     stamp: str | None = None
+    pid: int | None = None
     queue_stamp: str | None = None
     console: bool = False
     interval: int = 1
@@ -106,6 +113,11 @@ class Launch:
     def batches(self) -> list[Batch]:
         """Its batches in order."""
         return [item for item in self.items if isinstance(item, Batch)]
+
+    @property
+    def source(self) -> str | None:
+        """The file that its steps stand in."""
+        return next((batch.source for batch in self.batches if batch.source), None)
 
     @property
     def timed(self) -> bool:
@@ -145,7 +157,7 @@ class Launch:
 def find_launches(
     lines: Sequence[Mapping[str, Any]], scalars: Sequence[Mapping[str, Any]], every: int | None = None
 ) -> list[Launch]:
-    """Return the launches in order: those of consoles, joined with those of event files, by the steps they share.
+    """Return in order what looks like launches: in consoles, joined with event files by the steps they share.
 
     ``every``: ``--logger.logging_steps``, where a configuration states it.
     """
@@ -158,12 +170,12 @@ def find_launches(
         (one for rows in _by_source(scalars) for one in _of_events(rows, every)), key=lambda one: one.wall or 0
     ):
         _join(found, launch)
+    return found
+
+
+def settle(found: Sequence[Launch]) -> list[Launch]:
+    """Return the launches among those found, with what stands in files of other processes: Ray keeps one for each."""
     launches = [launch for launch in found if launch.items or launch.queue_size is not None or launch.takes]
-    return _settle(launches, found)
-
-
-def _settle(launches: list[Launch], found: list[Launch]) -> list[Launch]:
-    """Give launches what stands in files of other processes: Ray keeps one file per process."""
     heads = {launch.queue_stamp for launch in launches if launch.items} - {None}
     # The same line in the file of its process and in what Ray prints.
     launches = [launch for launch in launches if launch.items or launch.takes or launch.queue_stamp not in heads]
@@ -179,6 +191,7 @@ def _settle(launches: list[Launch], found: list[Launch]) -> list[Launch]:
         host = launches[0] if len(launches) == 1 else launches[-1]
         for launch in loose:
             host.calls = host.calls or (launch.calls if len(launches) == 1 else [])
+            host.passes = host.passes or launch.passes
             host.filtered = host.filtered or launch.filtered
             host.old_filter = host.old_filter or launch.old_filter
     reached = 0
@@ -201,19 +214,27 @@ def _by_source(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Mapping[str, 
 
 
 def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
-    """Cut the lines of a file where a queue is made or where the step count falls back."""
+    """Cut the lines of a file where a queue is made, the step count falls back, or another process trains."""
     launch = Launch(console=True)
     evaluating = False
     for row in rows:
         kind = row["kind"]
         last = launch.last_step
         falls = kind.startswith("step") and last is not None and row["step"] <= last
-        if falls or (kind == "queue_size" and (last is not None or launch.queue_size is not None)):
-            takes = launch.takes[-1:] if falls else []  # the batch of the step that is logged now
-            launch.takes = launch.takes[:-1] if falls else launch.takes
+        moved = None not in (row["pid"], launch.pid) and row["pid"] != launch.pid
+        if falls or moved or (kind == "queue_size" and (last is not None or launch.queue_size is not None)):
+            # The batch of the step that is logged now.
+            takes = launch.takes[-1:] if falls and not moved else []
+            launch.takes = launch.takes[: len(launch.takes) - len(takes)]
             launch.close(done=len(launch.takes) - 1)
             yield launch
-            launch = Launch(console=True, takes=takes, queue_size=launch.queue_size)
+            launch = Launch(
+                console=True,
+                takes=takes,
+                queue_size=launch.queue_size,
+                passes=None if kind == "queue_size" else launch.passes,
+            )
+        launch.pid = launch.pid or row["pid"]
         launch.stamp = launch.stamp or row["stamp"]
         if kind == "queue_size":
             launch.queue_size, launch.began, launch.queue_stamp = row["count"], True, row["stamp"]
@@ -221,7 +242,7 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             launch.takes.append({"samples": row["count"], "source": row["source"], "line": row["line"]})
         elif kind.startswith("step"):
             metrics = orjson.loads(row["text"]) if row["text"] else {}
-            launch.add(Batch(row["step"], metrics, source=row["source"], line=row["line"]))
+            launch.add(Batch(row["step"], metrics, source=row["source"], line=row["line"], stamp=row["stamp"]))
             launch.waiting = None
             launch.synchronous = kind == "step_sync" and launch.queue_size is None
         elif kind == "eval":
@@ -231,6 +252,8 @@ def _of_console(rows: Sequence[Mapping[str, Any]]) -> Iterator[Launch]:
             evaluating = kind == "eval_start"
         elif kind == "call" and not evaluating:
             launch.calls.append(row["count"])
+        elif kind == "passes":
+            launch.passes = max(launch.passes or 0, row["count"])
         elif kind == "filtered":
             launch.filtered.append(dict(row))
         elif kind == "old_filter":
@@ -321,6 +344,7 @@ def _merge(launch: Launch, other: Launch) -> None:
     launch.items = [*before, *merged, *after]
     launch.queue_size = launch.queue_size if launch.queue_size is not None else other.queue_size
     launch.calls = max(launch.calls, other.calls, key=len)
+    launch.passes = launch.passes or other.passes
     launch.filtered = max(launch.filtered, other.filtered, key=len)
     launch.old_filter = launch.old_filter or other.old_filter
     launch.console = launch.console or other.console
@@ -330,17 +354,12 @@ def _filled(mine: Batch, theirs: Batch | None) -> Batch:
     if theirs is None:
         return mine
     if mine.hole or not mine.metrics:
-        return replace(theirs, taken=mine.taken if mine.taken is not None else theirs.taken)
+        taken = mine.taken if mine.taken is not None else theirs.taken
+        return replace(theirs, taken=taken, stamp=mine.stamp)
     return replace(mine, wall=mine.wall if mine.wall is not None else theirs.wall, taken=mine.taken or theirs.taken)
 
 
 def _by_stamp(found: list[Launch]) -> list[Launch]:
-    """Order launches by their local times; across New Year, December comes first."""
-    stamps = [launch.stamp for launch in found if launch.stamp]
-    turns = any(stamp[:2] in ("11", "12") for stamp in stamps) and any(stamp[:2] in ("01", "02") for stamp in stamps)
-
-    def key(launch: Launch) -> tuple[bool, str]:
-        stamp = launch.stamp or ""
-        return turns and stamp[:2] < "07", stamp
-
-    return sorted(found, key=key)
+    """Order launches by their local times."""
+    turned = turns([launch.stamp for launch in found if launch.stamp])
+    return sorted(found, key=lambda launch: seconds(launch.stamp or "", turned=turned) or 0.0)

@@ -6,6 +6,7 @@ the console itself states only the queue size.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -92,7 +93,15 @@ def from_arguments(words: list[str]) -> dict[str, Any]:
     if "--train.async_enable" in words:
         # The dotted names came after the environment variable was gone, so the flag's default holds.
         found.setdefault("train.async_queue_size", 1)
+        if _whole(words):
+            found.setdefault("train.num_episodes", 1)
     return found
+
+
+def _whole(words: list[str]) -> bool:
+    """Whether no flag of the command can stand elsewhere: on a next line, or in a variable that is no flag's value."""
+    loose = any(word.startswith("$") and not before.startswith("--") for before, word in itertools.pairwise(words))
+    return not loose and not words[0].startswith("$") and words[-1] != "\\"
 
 
 def from_document(document: Mapping[str, Any]) -> dict[str, Any]:
