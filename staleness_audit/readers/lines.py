@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from staleness_audit.discovery import Piece, RunFiles, read_fully
 
 BLOCK_BYTES = 16 << 20
 MAX_LINE_BYTES = 256 << 20
+LONG_LINE_BYTES = 1 << 20
+"""No message is longer. Polars holds what is alone in its frame, as a long line is, several times over."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +101,26 @@ def telling_lines(run: RunFiles, piece: Piece, pattern: str) -> Iterator[tuple[i
     """
     decoder = _Decoder()
     for block in blocks(run, piece):
-        texts = decoder.series(block)
+        texts = _without_ends(decoder.lines(block))
         told = texts.str.contains(pattern).arg_true()
         last = len(texts) - 1
         for index, text in zip(told.to_list(), texts.gather(told).to_list(), strict=True):
-            yield block.first_line + index, text.rstrip("\r"), block.cut and index == last
+            yield block.first_line + index, text, block.cut and index == last
     decoder.close()
 
 
 def line_frames(run: RunFiles, piece: Piece) -> Iterator[pl.DataFrame]:
-    """Yield the lines of ``numbered_lines`` as frames, one a block: ``line``, ``text``, ``cut``. Raises the same."""
+    """Yield the lines of ``numbered_lines`` as frames, one a block: ``line``, ``text``, ``cut``, ``long``.
+
+    Of a ``long`` line, of more than ``LONG_LINE_BYTES``, the text is its beginning. Raises as ``numbered_lines``.
+    """
     decoder = _Decoder()
     for block in blocks(run, piece):
-        lines = decoder.series(block).str.strip_chars_end("\r").to_frame().with_row_index("line", block.first_line)
-        last = block.first_line + len(lines) - 1
-        yield lines.select(pl.col("line").cast(pl.Int64), "text", cut=block.cut & (pl.col("line") == last))
+        lines, long = _shortened(decoder.lines(block))
+        frame = pl.DataFrame({"text": _without_ends(lines), "long": pl.Series(long)})
+        frame = frame.with_row_index("line", block.first_line).with_columns(pl.col("line").cast(pl.Int64))
+        last = block.first_line + len(frame) - 1
+        yield frame.with_columns(cut=block.cut & (pl.col("line") == last))
     decoder.close()
 
 
@@ -131,9 +141,12 @@ class _Decoder:
             self._note(block)
         return text
 
-    def series(self, block: Block) -> pl.Series:
-        text = self.text(block)
-        return pl.Series("text", [text if block.cut else text.removesuffix("\n")]).str.split("\n").explode()
+    def lines(self, block: Block) -> pa.Array:
+        """The lines of a block with their ends; they lie in its bytes, for one of 100 MB should not be copied."""
+        lines = _split(block.data)
+        if b"\0" in block.data or not _is_text(lines):
+            lines = _split(self.text(block).encode())
+        return lines
 
     def close(self) -> None:
         if self._first is not None:
@@ -146,6 +159,33 @@ class _Decoder:
         if bad:
             self._first = block.first_line + bad[0] if self._first is None else self._first
             self._count += len(bad)
+
+
+def _split(data: bytes) -> pa.Array:
+    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+    last = [] if data.endswith(b"\n") else [len(data)]
+    offsets = np.concatenate(([0], ends, last)).astype(np.int64)
+    return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def _without_ends(lines: pa.Array) -> pl.Series:
+    return pl.Series("text", lines).str.strip_chars_end("\r\n")
+
+
+def _shortened(lines: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Cut lines that are longer than ``LONG_LINE_BYTES``, and return which were."""
+    long = pc.greater(pc.binary_length(lines), LONG_LINE_BYTES)
+    if pc.any(long).as_py():
+        lines = pa.array([line.as_py()[:LONG_LINE_BYTES] for line in lines], pa.large_string())
+    return lines, long
+
+
+def _is_text(lines: pa.Array) -> bool:
+    try:
+        lines.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def is_garbled(line: bytes) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from staleness_audit.discovery import discover
 from staleness_audit.readers.console import Messages, number_of, parse_dict, undecorate
-from staleness_audit.readers.lines import GarbledText, numbered_lines, telling_lines
+from staleness_audit.readers.lines import LONG_LINE_BYTES, GarbledText, line_frames, numbered_lines, telling_lines
 
 LOG = "step 1 \r\nnothing\n\x1b[36m(A pid=7)\x1b[0m step 2\nstep \xff\n\nstep cut"
 
@@ -40,6 +40,18 @@ def test_telling_lines_are_those_of_all_lines_that_match(tmp_path: Path, compres
     pieces = [run.whole(name)] if compressed else run.split(name, 8)
     numbers = [line for piece in pieces for line, _, _ in read(telling_lines(run, piece, "step"))[0]]
     assert numbers == [1, 3, 4, 6]
+    for piece in pieces:
+        framed = [row for frame in read(line_frames(run, piece))[0] for row in frame.rows()]
+        assert framed == [(line, text, False, cut) for line, text, cut in read(numbered_lines(run, piece))[0]]
+
+
+def test_frames_hold_the_beginning_of_a_long_line(tmp_path: Path) -> None:
+    """Counted in characters, so that none is cut in its middle."""
+    (tmp_path / "x.log").write_text("step 1\n" + "é" * LONG_LINE_BYTES + "\nstep 3\n")
+    run = discover(tmp_path)
+    [frame] = line_frames(run, run.whole("x.log"))
+    told = [(1, "step 1", False, False), (2, "é" * LONG_LINE_BYTES, True, False), (3, "step 3", False, False)]
+    assert frame.rows() == told
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,12 @@ def _damaged(sink: Sink, source: str, line: int) -> None:
 
 
 def _rows(lines: pl.DataFrame) -> pl.DataFrame:
-    """Take the lines apart; ``damaged``: without an event, or of a segment without its numbers."""
+    """Take the lines apart; ``damaged``: without an event, of a segment without its numbers, or no trace's length."""
     clean = lines.with_columns(pl.col("text").str.replace_all(ANSI, ""))
-    clean = clean.filter(~_foreign(pl.col("text")))
+    clean = clean.filter(pl.col("long") | ~_foreign(pl.col("text")))
     fields = clean.select(
         "line",
+        "long",
         ts=pl.col("text").str.extract(_TIME).str.replace("T", " ").str.to_datetime(
             "%Y-%m-%d %H:%M:%S", time_unit="us", time_zone="UTC", strict=False
         ),
@@ -85,7 +86,7 @@ def _rows(lines: pl.DataFrame) -> pl.DataFrame:
         pop=pop,
         instance=pl.when(pop).then("pop_instance").otherwise("route_instance"),
         completed=pl.when(pop).then(pl.col("status") == "completed"),
-        damaged=pl.col("event").is_null() | (segment & incomplete),
+        damaged=pl.col("long") | pl.col("event").is_null() | (segment & incomplete),
     )
 
 
