@@ -17,7 +17,7 @@ from staleness_parsers.dressage.card import CARD, KEEP, NO_CONVERSION, NO_LIMIT
 from staleness_parsers.dressage.console import MARKS, read_console
 from staleness_parsers.dressage.story import Story, tell
 from staleness_parsers.dressage.tokens import Member, as_dict, read_member, read_sample, session_of
-from staleness_parsers.slime import files, finish
+from staleness_parsers.slime import files, finish, rows
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.calls import Sample, label_number
 from staleness_parsers.slime.dumps import read_batch
@@ -44,6 +44,7 @@ class DressageParser(SlimeParser):
     name = "dressage"
     version = "1"
     card: Card = CARD
+    writes_blocks = False
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise Dressage's messages, its sessions' payloads, and its metadata in slime's dumps."""
@@ -95,7 +96,8 @@ class DressageParser(SlimeParser):
         members = _members(staged)
         story = tell(model, members, staged)
         _learn_labels(model, staged, story)
-        samples = write_rows(model, staged, sink)
+        eras = write_rows(model, staged, sink)
+        samples = rows.place_samples(eras, staged) if eras is not None else None
         fates.write_sessions(model, samples, members, staged, story, sink)
         if samples is not None and any(member["truncated"] for member in members):
             truncation.write_cut_tokens(samples, members, staged, sink)

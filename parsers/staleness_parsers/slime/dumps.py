@@ -4,16 +4,18 @@ A unit is a rollout id: its rollout dump and its train dump(s). Everything that 
 it belongs to is said here; labels stay labels, ``finish`` turns them into versions.
 
 Staged tables: ``slime_batches`` (one row per unit), ``slime_samples`` (per dumped sample), ``slime_segments`` (per
-run of tokens of one call), ``slime_calls`` (per engine call, also those that made nothing), ``slime_orphans`` (per
-trained sample that the rollout dump does not hold).
+run of tokens of one call), ``slime_calls`` (per engine call, also those that made nothing), ``slime_edges`` (per unit
+and label: between which moments its calls began and ended), ``slime_orphans`` (per trained sample that the rollout dump
+does not hold).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 import polars as pl
@@ -42,6 +44,9 @@ BATCHES: Final[dict[str, Any]] = {
     "last_enqueued": _TIME,
     "label_min": pl.Int64,
     "label_max": pl.Int64,
+    "labels": pl.List(pl.Int64),
+    "first_begun": _TIME,
+    "last_begun": _TIME,
     "has_default": pl.Boolean,
     "recycled": pl.Boolean,
     "partial": pl.Boolean,
@@ -104,6 +109,16 @@ CALLS: Final[dict[str, Any]] = {
     "started": _TIME,
     "ended": _TIME,
     "source": pl.String,
+}
+EDGES: Final[dict[str, Any]] = {
+    "root": pl.String,
+    "rollout": pl.Int64,
+    "label": pl.Int64,
+    "calls": pl.Int64,
+    "first_end": _TIME,
+    "last_end": _TIME,
+    "last_start": _TIME,
+    "first_alone": _TIME,
 }
 ORPHANS: Final[dict[str, Any]] = {
     "root": pl.String,
@@ -174,6 +189,7 @@ def read_batch(unit: Unit, run: RunFiles, sink: Sink, reader: SampleReader = rea
         except BadTorchFile as error:
             # Whether that matters depends on whether the rollout was trained: finish says so.
             sink.diagnose("error", "dump-unreadable", f"Rollout dump not read: {error}; restore it.", source=source)
+    begun = [part["started"] for part in tables["segments"] if part["started"]]
     orphans = [_orphan(root, rollout, sample) for left in train.by_index.values() for sample in left]
     batch.update(
         has_train=train.exists,
@@ -182,11 +198,16 @@ def read_batch(unit: Unit, run: RunFiles, sink: Sink, reader: SampleReader = rea
         train_source=train.sources[0] if train.sources else None,
         unmatched=len(orphans),
         ranks=",".join(map(str, sorted(train.ranks))),
+        labels=sorted({part[end] for part in tables["segments"] for end in ("label_lo", "label_hi")} - {None}),
+        first_begun=min(begun, default=None),
+        last_begun=max(begun, default=None),
     )
+    edges = [{"root": root, "rollout": rollout, **edge} for edge in _edges(tables["calls"], tables["segments"])]
     sink.write("slime_batches", _frame([batch], BATCHES))
     sink.write("slime_samples", _frame(tables["samples"], SAMPLES))
     sink.write("slime_segments", _frame(tables["segments"], SEGMENTS))
     sink.write("slime_calls", _frame(tables["calls"], CALLS))
+    sink.write("slime_edges", _frame(edges, EDGES))
     sink.write("slime_orphans", _frame(orphans, ORPHANS))
 
 
@@ -405,6 +426,28 @@ def _call_rows(sample: Sample) -> Iterator[dict[str, Any]]:
             "started": call.started,
             "ended": call.ended,
             "last": at == len(sample.life.calls) - 1,
+        }
+
+
+def _edges(calls: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield per label when its calls ended and began, and when the first tokens began that bear no other label."""
+    moments: dict[int, dict[str, list[datetime | None]]] = defaultdict(lambda: defaultdict(list))
+    for call in calls:
+        if call["label"] is not None:
+            moments[call["label"]]["end"].append(call["ended"])
+            moments[call["label"]]["start"].append(call["started"])
+    for part in parts:
+        if part["exact"]:
+            moments[part["label_lo"]]["alone"].append(part["started"])
+    for label, found in sorted(moments.items()):
+        known = {name: [moment for moment in found[name] if moment] for name in ("end", "start", "alone")}
+        yield {
+            "label": label,
+            "calls": len(found["end"]),
+            "first_end": min(known["end"], default=None),
+            "last_end": max(known["end"], default=None),
+            "last_start": max(known["start"], default=None),
+            "first_alone": min(known["alone"], default=None),
         }
 
 

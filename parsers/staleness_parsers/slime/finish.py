@@ -28,7 +28,7 @@ _COLLECTED_TAGS: Final = ("perf/rollout_time", "rollout/response_len/mean")
 class Model:
     """Everything known of the run before rows are written. ``processes`` are the attempts, in order.
 
-    ``torn``: lines are missing inside a console.
+    ``edges``: ``slime_edges``. ``torn``: lines are missing inside a console.
     """
 
     processes: list[Process]
@@ -37,6 +37,7 @@ class Model:
     scalars: pl.DataFrame
     offset: timedelta = timedelta(0)
     offset_known: bool = False
+    edges: pl.DataFrame = field(default_factory=pl.DataFrame)
     torn: bool = False
     versions: list[p.Versions] = field(default_factory=list)
     proven: list[int] = field(default_factory=list)
@@ -76,7 +77,9 @@ def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
     scalars = _scalars(staged, sink)
     found = p.console_processes(lines) or _event_processes(scalars)
     model = Model(found, batches, lines, scalars)
-    _assign(model, _edges(staged), sink)
+    if staged.has("slime_edges"):
+        model.edges = staged.scan("slime_edges").collect()
+    _assign(model, _edges(model.edges), sink)
     _clock(model, sink)
     _tell_torn(model, sink)
     for process in model.processes:
@@ -103,18 +106,14 @@ def _scalars(staged: Staged, sink: Sink) -> pl.DataFrame:
 
 def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:
     """One row per rollout and folder, with the labels its dump contains; copies by several nodes count once."""
-    batches = _rows(staged, "slime_batches", ["rollout", "root"])
-    labels: dict[tuple[str, int], set[int]] = {}
-    if staged.has("slime_segments"):
-        pairs = staged.scan("slime_segments").select("root", "rollout", "label_lo", "label_hi").unique().collect()
-        for row in pairs.iter_rows(named=True):
-            known = {row["label_lo"], row["label_hi"]} - {None}
-            labels.setdefault((row["root"], row["rollout"]), set()).update(known)
+    if not staged.has("slime_batches"):
+        return []
+    batches = staged.scan("slime_batches", named=True).sort("rollout", "root").collect().to_dicts()
     kept: dict[Any, dict[str, Any]] = {}
     for batch in batches:
         for flag in ("readable", "has_dump", "has_train", "has_default", "recycled", "partial"):
             batch[flag] = bool(batch[flag])
-        batch["labels"] = labels.get((batch["root"], batch["rollout"]), set())
+        batch["labels"] = set(batch["labels"] or ())
         identity = (batch["rollout"], batch["digest"]) if batch["digest"] else (batch["rollout"], batch["root"])
         if identity in kept:
             sink.diagnose(
@@ -125,20 +124,12 @@ def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:
     return list(kept.values())
 
 
-def _edges(staged: Staged) -> dict[tuple[str, int], list[dict[str, Any]]]:
-    """Per dump and label, the earliest end and the latest start of its calls."""
-    if not staged.has("slime_calls"):
-        return {}
-    frame = (
-        staged.scan("slime_calls")
-        .filter(pl.col("label").is_not_null())
-        .group_by("root", "rollout", "label")
-        .agg(pl.col("ended").min().alias("first_end"), pl.col("started").max().alias("last_start"))
-        .collect()
-    )
+def _edges(frame: pl.DataFrame) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """Per dump and label of its calls, their earliest end and latest start."""
     edges: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in frame.iter_rows(named=True):
-        edges.setdefault((row["root"], row["rollout"]), []).append(row)
+        if row["calls"]:
+            edges.setdefault((row["root"], row["rollout"]), []).append(row)
     return edges
 
 

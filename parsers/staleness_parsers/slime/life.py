@@ -14,6 +14,7 @@ import polars as pl
 from staleness_audit.parser import Sink, Staged
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.console import metrics_of
+from staleness_parsers.slime.eras import Eras
 from staleness_parsers.slime.finish import Model, completed, optimizer_steps, rollouts_of
 from staleness_parsers.slime.processes import Process
 
@@ -27,29 +28,23 @@ _FLOAT32: Final = 2.0**-22
 """Relative error to allow for a number that TensorBoard keeps in 32 bits."""
 
 
-def write_events(model: Model, samples: pl.DataFrame | None, staged: Staged, sink: Sink) -> None:
-    """Write the life of every dumped trajectory, and the groups that the console says were lost or filtered out."""
-    if samples is not None and len(samples):
-        frames = [
-            _moments(samples, kind, column)
-            for kind, column in (
-                ("admitted", "admitted"),
-                ("started", "started"),
-                ("finished", "finished"),
-                ("enqueued", "enqueued"),
-            )
-        ]
-        frames += [_sampled(model, samples), _trimmed(samples)]
-        if staged.has("slime_calls"):
-            frames += _pauses(staged.scan("slime_calls").collect(), samples)
-        events = pl.concat([frame for frame in frames if len(frame)], how="diagonal_relaxed")
-        sink.write(
-            "events",
-            events.sort("ts", nulls_last=True, maintain_order=True)
-            .with_row_index("seq")
-            .with_columns(pl.col("seq").cast(pl.Int64)),
+def write_events(eras: Eras, samples: pl.DataFrame, staged: Staged, sink: Sink) -> None:
+    """Write the life of dumped trajectories; ``seq`` orders the events of an era."""
+    frames = [
+        _moments(samples, kind, column)
+        for kind, column in (
+            ("admitted", "admitted"),
+            ("started", "started"),
+            ("finished", "finished"),
+            ("enqueued", "enqueued"),
         )
-    _lost_groups(model, sink)
+    ]
+    frames += [_sampled(samples), _trimmed(samples)]
+    if staged.has("slime_calls"):
+        frames += _pauses(eras.scan(staged, "slime_calls"), samples)
+    events = pl.concat([frame for frame in frames if len(frame)], how="diagonal_relaxed")
+    seq = pl.int_range(pl.len(), dtype=pl.Int64).over("era").alias("seq")
+    sink.write("events", events.sort("ts", nulls_last=True, maintain_order=True).with_columns(seq).drop("era"))
 
 
 def _moments(samples: pl.DataFrame, kind: str, column: str) -> pl.DataFrame:
@@ -57,6 +52,7 @@ def _moments(samples: pl.DataFrame, kind: str, column: str) -> pl.DataFrame:
         "trajectory_id",
         "group_id",
         "attempt",
+        "era",
         pl.col(column).alias("ts"),
         pl.lit(kind).alias("kind"),
         pl.lit("recorded").alias("evidence"),
@@ -65,31 +61,19 @@ def _moments(samples: pl.DataFrame, kind: str, column: str) -> pl.DataFrame:
     )
 
 
-def _sampled(model: Model, samples: pl.DataFrame) -> pl.DataFrame:
+def _sampled(samples: pl.DataFrame) -> pl.DataFrame:
     """Make ``sampled`` events: into the batch of the dump, when the console says the dump was saved."""
-    saved: dict[tuple[int, int], Any] = {}
-    for attempt, process in enumerate(model.processes):
-        for line in process.lines:
-            if line["kind"] in {"saved_rollout", "collected"} and line["rollout"] is not None:
-                saved[attempt, line["rollout"]] = model.utc(line["local"])
-    times = pl.DataFrame(
-        [{"attempt": attempt, "rollout": rollout, "ts": ts} for (attempt, rollout), ts in saved.items()],
-        schema={"attempt": pl.Int64, "rollout": pl.Int64, "ts": pl.Datetime("us", "UTC")},
-    )
-    return (
-        samples.unique(["trajectory_id", "rollout"], keep="first", maintain_order=True)
-        .join(times, on=["attempt", "rollout"], how="left")
-        .select(
-            "trajectory_id",
-            "group_id",
-            "attempt",
-            pl.col("rollout").alias("step"),
-            "ts",
-            pl.lit("sampled").alias("kind"),
-            pl.lit("recorded").alias("evidence"),
-            "source",
-            pl.format("samples[{}]", "position").alias("locator"),
-        )
+    return samples.unique(["trajectory_id", "rollout"], keep="first", maintain_order=True).select(
+        "trajectory_id",
+        "group_id",
+        "attempt",
+        "era",
+        pl.col("rollout").alias("step"),
+        pl.col("saved").alias("ts"),
+        pl.lit("sampled").alias("kind"),
+        pl.lit("recorded").alias("evidence"),
+        "source",
+        pl.format("samples[{}]", "position").alias("locator"),
     )
 
 
@@ -104,6 +88,7 @@ def _trimmed(samples: pl.DataFrame) -> pl.DataFrame:
             "trajectory_id",
             "group_id",
             "attempt",
+            "era",
             pl.col("rollout").alias("step"),
             pl.lit("dropped").alias("kind"),
             pl.lit(reason).alias("reason"),
@@ -120,11 +105,14 @@ def _pauses(calls: pl.DataFrame, samples: pl.DataFrame) -> list[pl.DataFrame]:
     """Make pauses: an aborted call that is followed by another is no fate."""
     keys = ["root", "rollout", "position"]
     numbered = calls.with_columns(pl.int_range(pl.len()).over(keys).alias("turn"))
-    placed = numbered.join(samples.filter("tells_spans").select(*keys, "trajectory_id", "group_id", "attempt"), on=keys)
+    placed = numbered.join(
+        samples.filter("tells_spans").select(*keys, "trajectory_id", "group_id", "attempt", "era"), on=keys
+    )
     common: list[Any] = [
         "trajectory_id",
         "group_id",
         "attempt",
+        "era",
         "source",
         pl.format("samples[{}]", "position").alias("locator"),
         pl.lit("recorded").alias("evidence"),
@@ -138,7 +126,7 @@ def _pauses(calls: pl.DataFrame, samples: pl.DataFrame) -> list[pl.DataFrame]:
     ]
 
 
-def _lost_groups(model: Model, sink: Sink) -> None:
+def write_lost_groups(model: Model, sink: Sink) -> None:
     """Write groups that crashed or were filtered out: known only by number, hence anonymous."""
     members = max((batch["members"] or 0 for batch in model.batches), default=0) or None
     filtered_on_console = False

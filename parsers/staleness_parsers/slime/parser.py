@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 
 import polars as pl
@@ -16,6 +17,7 @@ from staleness_parsers.slime import files, finish, life, rows
 from staleness_parsers.slime.card import CARD, NO_LIMIT, UNIT
 from staleness_parsers.slime.console import read_console
 from staleness_parsers.slime.dumps import read_batch, read_eval
+from staleness_parsers.slime.eras import Eras, divide
 from staleness_parsers.slime.finish import Model
 from staleness_parsers.slime.scalars import read_event_file
 
@@ -29,6 +31,7 @@ class SlimeParser:
     name = "slime"
     version = "1"
     card: Card = CARD
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise dumps by the keys slime writes first, consoles by their messages; event files only support that."""
@@ -89,25 +92,35 @@ class SlimeParser:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units: processes, versions, steps, then everything that hangs on them."""
         model = finish.build(staged, run, sink)
-        samples = write_rows(model, staged, sink)
-        _absent(model, staged, samples, sink)
+        _absent(model, staged, write_rows(model, staged, sink), sink)
         return facts_of(model)
 
 
-def write_rows(model: Model, staged: Staged, sink: Sink) -> pl.DataFrame | None:
-    """Write all event tables; return the dumped samples as ``rows.place_samples`` does."""
+def write_rows(model: Model, staged: Staged, sink: Sink) -> Eras | None:
+    """Write all event tables; return the eras of the dumped samples."""
     steps = rows.write_steps(model, sink)
     rows.write_syncs(model, sink)
-    samples = rows.place_samples(model, steps, staged, sink)
-    if samples is not None:
-        rows.write_trajectories(samples, sink)
-        rows.write_spans(model, steps, samples, staged, sink)
+    eras = divide(model, steps, staged, sink)
+    if eras is not None:
+        rows.tell_odd(eras, staged, sink)
+        sink.write_eras(eras.listed(), partial(_write_samples, eras, staged))
     rows.write_orphans(model, steps, staged, sink)
-    life.write_events(model, samples, staged, sink)
+    life.write_lost_groups(model, sink)
     life.write_constraints(model, _known_members(model), sink)
     life.write_reported(model, sink)
     _diagnose_unread(model, staged, sink)
-    return samples
+    return eras
+
+
+def _write_samples(all_eras: Eras, staged: Staged, numbers: Sequence[int], sink: Sink) -> None:
+    """Write what the dumps of some eras tell."""
+    eras = all_eras.of(numbers)
+    samples = rows.place_samples(eras, staged)
+    if samples.is_empty():
+        return
+    rows.write_trajectories(samples, sink)
+    rows.write_spans(eras, samples, staged, sink)
+    life.write_events(eras, samples, staged, sink)
 
 
 def _read_dataset(unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -167,21 +180,21 @@ def _diagnose_unread(model: Model, staged: Staged, sink: Sink) -> None:
             )
 
 
-def _absent(model: Model, staged: Staged, samples: pl.DataFrame | None, sink: Sink) -> None:
+def _absent(model: Model, staged: Staged, eras: Eras | None, sink: Sink) -> None:
     """Count the trajectories that were admitted and are in no dump (guide section 6, "Unknown")."""
     last = len(model.processes) - 1
     newest = max(
         (batch["max_index"] for batch in model.batches if batch["attempt"] == last and batch["max_index"] is not None),
         default=None,
     )
-    if samples is None or newest is None:
+    if eras is None or newest is None:
         return
     admitted, source = newest + 1, None
     if staged.has("slime_datasets"):
         checkpoint = staged.scan("slime_datasets").sort("checkpoint").collect().row(-1, named=True)
         if checkpoint["sample_index"] > admitted:
             admitted, source = checkpoint["sample_index"], checkpoint["source"]
-    indices = samples["key"].str.to_integer(strict=False)
+    indices = eras.keys.str.to_integer(strict=False)
     seen = indices.drop_nulls().filter(indices.drop_nulls() < admitted).n_unique()
     if admitted > seen:
         sink.diagnose(

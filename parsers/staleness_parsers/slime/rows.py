@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
 from staleness_audit.parser import Sink, Staged
 from staleness_audit.readers.numbers import micros
 from staleness_parsers.slime import processes as p
-from staleness_parsers.slime.finish import OVERLAP, Model, completed, rollouts_of
+from staleness_parsers.slime.eras import BATCH, Eras, with_names
+from staleness_parsers.slime.finish import Model, completed, rollouts_of
 
-_BATCH: Final = ["root", "rollout"]
 _TIME: Final = pl.Datetime("us", "UTC")
 
 
@@ -95,19 +95,12 @@ def write_syncs(model: Model, sink: Sink) -> None:
         sink.write("syncs", pl.DataFrame(rows, infer_schema_length=None))
 
 
-def place_samples(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink) -> pl.DataFrame | None:
+def place_samples(eras: Eras, staged: Staged) -> pl.DataFrame:
     """Return the dumped samples with their attempt, trajectory id, and whether their step took them.
 
     ``member``: true, false (trimmed), or null (it may have been trimmed). ``whole_use``: the train dump says so.
     """
-    if not staged.has("slime_samples"):
-        return None
-    batches = pl.DataFrame([_batch_facts(model, batch) for batch in model.batches], infer_schema_length=None)
-    samples = staged.scan("slime_samples").collect().join(batches, on=_BATCH)
-    samples = samples.join(
-        steps.select("attempt", pl.col("step").alias("rollout"), "completed", "critic_only"), on=["attempt", "rollout"]
-    )
-    samples = _name(samples, sink)
+    samples = _name(eras.scan(staged, "slime_samples").join(eras.dumps.drop("unit", "samples", "labels"), on=BATCH))
     order = (
         pl.col("position").min().over("trajectory_id", "attempt", "rollout").rank("dense").over("attempt", "rollout")
         - 1
@@ -125,49 +118,25 @@ def place_samples(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
     return samples.with_columns(member.alias("member"))
 
 
-def _batch_facts(model: Model, batch: dict[str, Any]) -> dict[str, Any]:
-    """Say which samples of a dump were trained: by its train dump, else as many as the steps took, in order.
-
-    If neither is known: S >= 1 optimizer steps of equal size leave fewer than half of the executions over.
-    """
-    process = model.processes[batch["attempt"]]
-    train = process.trains.get(batch["rollout"])
-    count = batch["executions"] or 0
-    taken = process.executions(batch["rollout"])
-    if taken is not None and train is not None and count - taken >= (train.global_batch or 0):
-        taken = None  # a whole global batch is never trimmed: some line is missing
-    ranks_missing = bool(model.ranks - set(str(batch["ranks"] or "").split(",")))
-    by_dump = bool(batch["has_train"] and batch["matched"])
-    certain = count // 2 + 1
-    return {
-        "root": batch["root"],
-        "rollout": batch["rollout"],
-        "attempt": batch["attempt"],
-        "by_dump": by_dump,
-        "maybe_missing": by_dump
-        and (not batch["whole"] or ranks_missing)
-        and (taken is None or taken > (batch["matched"] or 0)),
-        "sure": count if taken is not None and taken >= count else taken if taken is not None else certain,
-        "possible": count if taken is None else max(taken, 0),
-    }
-
-
-def _name(samples: pl.DataFrame, sink: Sink) -> pl.DataFrame:
-    """Give trajectories ids that are unique in the run: later attempts get a prefix, since ids restart with them.
-
-    The same id in two dumps of one attempt is the same trajectory only if its tokens are.
-    """
-    prefix = pl.when(pl.col("attempt") > 0).then(pl.format("{}/", "attempt")).otherwise(pl.lit(""))
-    samples = samples.with_columns(
-        (prefix + pl.col("key")).alias("trajectory_id"), (prefix + pl.col("group_key")).alias("group_id")
-    ).sort("attempt", "rollout", "position")
+def _name(samples: pl.DataFrame) -> pl.DataFrame:
+    """Name trajectories; ``again``: the same id in two dumps of one attempt is the same only if its tokens are."""
+    samples = with_names(samples).sort("attempt", "rollout", "position")
     first = pl.col("rollout").min().over("trajectory_id")
     whole = pl.col("digest").sort_by("position").str.join(",").over("trajectory_id", "rollout")
     samples = samples.with_columns(first.alias("first_rollout"), whole.alias("content"))
     original = pl.col("content").filter(pl.col("rollout") == pl.col("first_rollout")).first().over("trajectory_id")
     again = (pl.col("rollout") != pl.col("first_rollout")) & (pl.col("content") != original)
-    odd = samples.filter(again)
-    if len(odd):
+    samples = samples.with_columns(again.alias("again"))
+    renamed = pl.format("{}@{}", "trajectory_id", "rollout")
+    return samples.with_columns(
+        pl.when("again").then(renamed).otherwise("trajectory_id").alias("trajectory_id"),
+        ((pl.col("rollout") == pl.col("first_rollout")) | pl.col("again")).alias("tells_spans"),
+    )
+
+
+def tell_odd(eras: Eras, staged: Staged, sink: Sink) -> None:
+    """Say over the whole run what is odd about ids and labels; only the dumps in which it can be are looked at."""
+    if len((several := eras.several()).dumps) and len(odd := place_samples(several, staged).filter("again")):
         sink.diagnose(
             "warning",
             "id-again",
@@ -175,10 +144,19 @@ def _name(samples: pl.DataFrame, sink: Sink) -> pl.DataFrame:
             "attempt; they are told apart by their rollout.",
             source=odd["source"][0],
         )
-    renamed = pl.when(again).then(pl.format("{}@{}", "trajectory_id", "rollout")).otherwise(pl.col("trajectory_id"))
-    return samples.with_columns(
-        renamed.alias("trajectory_id"), ((pl.col("rollout") == pl.col("first_rollout")) | again).alias("tells_spans")
-    )
+    if (high := eras.above()).dumps.is_empty():
+        return
+    segments = high.scan(staged, "slime_segments").join(high.dumps, on=BATCH, maintain_order="left")
+    above = _versions(eras, segments).filter("impossible")
+    if len(above):
+        sink.diagnose(
+            "warning",
+            "label-above",
+            f"{len(above)} spans bear a label newer than the policy that trained them; their "
+            "version is taken for unknown.",
+            source=above["source"][0],
+            locator=f"samples[{above['position'][0]}]",
+        )
 
 
 def write_trajectories(samples: pl.DataFrame, sink: Sink) -> None:
@@ -221,12 +199,15 @@ def write_trajectories(samples: pl.DataFrame, sink: Sink) -> None:
     )
 
 
-def write_spans(model: Model, steps: pl.DataFrame, samples: pl.DataFrame, staged: Staged, sink: Sink) -> None:
+def write_spans(eras: Eras, samples: pl.DataFrame, staged: Staged, sink: Sink) -> None:
     """Write ``spans`` with versions for labels, and the ``uses`` of every dumped sample."""
     place = samples.select(
-        *_BATCH,
+        *BATCH,
         "position",
         "attempt",
+        "floor",
+        "ceiling",
+        "v_train",
         "trajectory_id",
         "tells_spans",
         "trained",
@@ -238,8 +219,8 @@ def write_spans(model: Model, steps: pl.DataFrame, samples: pl.DataFrame, staged
         "train_locator",
     )
     if staged.has("slime_segments"):
-        segments = staged.scan("slime_segments").collect().join(place, on=[*_BATCH, "position"])
-        segments = _versions(model, steps, segments, staged, sink)
+        segments = eras.scan(staged, "slime_segments").join(place, on=[*BATCH, "position"])
+        segments = _versions(eras, segments)
         sink.write("spans", _span_rows(segments.filter("tells_spans")))
         sink.write("uses", _use_rows(segments, per_span=True))
     empty = samples.filter(pl.col("segments").sum().over("trajectory_id", "rollout") == 0)
@@ -256,99 +237,34 @@ def write_spans(model: Model, steps: pl.DataFrame, samples: pl.DataFrame, staged
     )
 
 
-def _versions(model: Model, steps: pl.DataFrame, segments: pl.DataFrame, staged: Staged, sink: Sink) -> pl.DataFrame:
-    segments = _lived_through_syncs(model, segments, staged, sink)
-    meaning = pl.DataFrame(
-        [
-            {"attempt": attempt, "label": label, "lo": lo, "hi": hi}
-            for attempt, versions in enumerate(model.versions)
-            for label, (lo, hi) in versions.by_label.items()
-        ],
-        schema={"attempt": pl.Int64, "label": pl.Int64, "lo": pl.Int64, "hi": pl.Int64},
-    )
-    limits = steps.select(
-        "attempt", pl.col("step").alias("rollout"), "floor", "ceiling", pl.col("v_train_lo").alias("v_train")
+def _versions(eras: Eras, segments: pl.DataFrame) -> pl.DataFrame:
+    """Add the versions of runs of tokens; ``impossible``: labels newer than the policy that trained them."""
+    lo, hi = (
+        eras.meaning.select("attempt", pl.col("label").alias(f"label_{end}"), pl.col(end).alias(f"version_{end}"))
+        for end in ("lo", "hi")
     )
     found = (
-        segments.join(
-            meaning.select("attempt", pl.col("label").alias("label_lo"), pl.col("lo").alias("version_lo")),
-            on=["attempt", "label_lo"],
-            how="left",
-        )
-        .join(
-            meaning.select("attempt", pl.col("label").alias("label_hi"), pl.col("hi").alias("version_hi")),
-            on=["attempt", "label_hi"],
-            how="left",
-        )
-        .join(limits, on=["attempt", "rollout"], how="left")
+        _with_open_ends(segments, eras.in_force)
+        .join(lo, on=["attempt", "label_lo"], how="left")
+        .join(hi, on=["attempt", "label_hi"], how="left")
+        .with_columns((pl.col("version_lo") > pl.col("v_train")).fill_null(False).alias("impossible"))
     )
-    above = found.filter(pl.col("version_lo") > pl.col("v_train"))
-    if len(above):
-        sink.diagnose(
-            "warning",
-            "label-above",
-            f"{len(above)} spans bear a label newer than the policy that trained them; their "
-            "version is taken for unknown.",
-            source=above["source"][0],
-            locator=f"samples[{above['position'][0]}]",
-        )
-    impossible = pl.col("version_lo") > pl.col("v_train")
+    version_hi = pl.min_horizontal(pl.col("version_hi").fill_null(pl.col("ceiling")), "v_train")
     return found.with_columns(
-        pl.when(impossible)
-        .then(pl.col("floor"))
+        pl.when("impossible")
+        .then("floor")
         .otherwise(pl.col("version_lo").fill_null(pl.col("floor")))
         .alias("version_lo"),
-        pl.when(impossible)
-        .then(pl.col("ceiling"))
-        .otherwise(pl.min_horizontal(pl.col("version_hi").fill_null(pl.col("ceiling")), "v_train"))
-        .alias("version_hi"),
+        pl.when("impossible").then("ceiling").otherwise(version_hi).alias("version_hi"),
     ).with_columns(pl.max_horizontal("version_lo", "version_hi").alias("version_hi"))
 
 
-def _lived_through_syncs(model: Model, segments: pl.DataFrame, staged: Staged, sink: Sink) -> pl.DataFrame:
-    """Open the lower end of calls that lived through a sync: only their last label is recorded (guide 3, item 5).
-
-    With the pause that aborts, a call that began before the end of another of an older label would have been aborted
-    with that label. If one was not, the run paused in place, and a call can hold tokens of every label since it began:
-    from the newest that had ended a call by then, which is its own where no sync can have come in between.
-    """
-    if not staged.has("slime_calls"):
+def _with_open_ends(segments: pl.DataFrame, in_force: pl.DataFrame | None) -> pl.DataFrame:
+    """Open the lower end of calls that may have lived through a sync (``Eras.in_force``): their label is the last."""
+    if in_force is None:
         return segments
-    attempts = pl.DataFrame(
-        [{"root": b["root"], "rollout": b["rollout"], "attempt": b["attempt"]} for b in model.batches]
-    )
-    calls = (
-        staged.scan("slime_calls")
-        .filter(pl.col("label").is_not_null() & pl.col("ended").is_not_null())
-        .collect()
-        .join(attempts, on=_BATCH)
-    )
-    if calls.is_empty():
-        return segments
-    ends = (
-        calls.group_by("attempt", "label")
-        .agg(pl.col("ended").max().alias("last_end"))
-        .sort("attempt", "label")
-        .with_columns(pl.col("last_end").cum_max().shift(1).over("attempt").alias("older_end"))
-        .select("attempt", pl.col("label").alias("label_hi"), "older_end")
-    )
-    segments = segments.join(ends, on=["attempt", "label_hi"], how="left")
-    alive = pl.col("exact") & (pl.col("older_end") > pl.col("started"))
-    in_place = segments.filter(alive & (pl.col("older_end") - pl.col("started") > OVERLAP))
-    if in_place.is_empty():
-        return segments
-    first = in_place.row(0, named=True)
-    sink.diagnose(
-        "warning",
-        "paused-in-place",
-        "Engine calls lived through weight syncs (--flush-cache-interval is not 1): their label is "
-        "only that of their last token, so the versions of their tokens are intervals.",
-        source=first["source"],
-        locator=f"samples[{first['position']}]",
-    )
-    newest = calls.sort("ended").with_columns(pl.col("label").cum_max().over("attempt").alias("in_force"))
     began = segments.sort("started", nulls_last=True).join_asof(
-        newest.select("attempt", "ended", "in_force"),
+        in_force,
         left_on="started",
         right_on="ended",
         by="attempt",
@@ -443,7 +359,7 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
                 )
         facts.append({"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": whole})
     limits = steps.select("attempt", pl.col("step").alias("rollout"), "floor", "ceiling")
-    found = orphans.join(pl.DataFrame(facts), on=_BATCH).join(limits, on=["attempt", "rollout"])
+    found = orphans.join(pl.DataFrame(facts), on=BATCH).join(limits, on=["attempt", "rollout"])
     name = pl.when(pl.col("attempt") > 0).then(pl.format("{}/", "attempt")).otherwise(pl.lit("")) + pl.col("key")
     # Beside a readable rollout dump they are others than those it names, though their ids may be the same.
     name = pl.when("beside").then(pl.format("{}@train{}", name, "rollout")).otherwise(name)
