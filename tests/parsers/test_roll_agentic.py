@@ -183,6 +183,22 @@ def test_deleted_rows_may_not_have_been_trained(run: Run) -> None:
     assert run().trained == (2, 2)
 
 
+def test_of_a_batch_without_rows_deletion_leaves_one_at_least(run: Run) -> None:
+    run["console.log"] = printed(adjust="delete")
+    run[TRACES] = export("driver", driver(1))
+    assert run().trained == (1, 2)
+
+
+def test_a_batch_without_rows_is_no_older_than_the_ratio(run: Run) -> None:
+    """Who was trained is not known, but a group whose slot is older than R = 1 steps is never handed out."""
+    run["console.log"] = printed()
+    run[TRACES] = export("driver", driver(3))
+    audited = run()
+    assert (audited["verdict"], audited.trained, audited.largest) == ("pass", (6, 6), (0, 1))
+    run["dump/rollout_dump_data.step_2.jsonl"] = agents(2, [native(2, 2, 2, 0)])
+    assert run().largest == (0, 1), "so is the placeholder that the dump of step 2 leaves out"
+
+
 class TestPlainManager:
     """Spans of trajectories and turns, joined with the pickles."""
 
@@ -230,6 +246,7 @@ class TestPlainManager:
             *plain("b", 0, 1, 0, 3, end=4.5),
             *plain("c", 0, 2, 0, 3, end=5),
             *plain("d", 1, 0, 0, 6, end=7),
+            *(part for env in range(2) for part in plain(f"f{env}", 2, env, 1, 13, end=14)),
             *plain("e", 3, 0, 2, 23, end=24),
         ]
         evaluation = plain("v", 0, 0, 0, 3, end=4)
@@ -241,6 +258,17 @@ class TestPlainManager:
         audited = run()
         assert audited.fates("dropped") == {"surplus": (1, 1), "stale": (1, 1)}
         assert audited["trajectories"]["pending"]["lo"] == 1
+
+    def test_a_trained_trajectory_without_its_span_shows_that_others_are_lost(self, run: Run) -> None:
+        """Env 1's spans were never exported: it may have made others that were dropped."""
+        run["console.log"] = printed()
+        run[TRACES] = export("driver", driver(1)) + export("train_env", plain("a", 0, 0, 0, 3, end=4))
+        rows = [(0, env, None, None) for env in range(2)]
+        run["mock/train/step_000000.pkl"] = batch_pickle([[1], [1]], columns(rows))
+        audited = run()
+        assert audited.trained == (2, 2)
+        assert "trajectory-spans-lost" in audited.codes
+        assert audited.fates("dropped") == {"unknown": (0, None)}
 
 
 def test_groups_too_old_when_their_turn_came(run: Run) -> None:

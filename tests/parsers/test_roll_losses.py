@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from roll_run import Run, Span, call, config, export, prompt, step
+from roll_run import Run, Span, call, config, export, log, prompt, step
 
 TRACES = "otlp/traces/traces.jsonl"
 STORY = [
@@ -80,3 +80,15 @@ def test_what_no_call_numbers_is_left_out(run: Run) -> None:
     left = [span for span in step(1) if span["name"] == "model_update"]
     run[TRACES] = export("driver", [*left, *step(2)]) + export("scheduler", [call(2)], "scheduler-m")
     assert "lost-step" in run().codes
+
+
+def test_a_launch_whose_steps_have_no_number_may_have_resumed_after_any(run: Run) -> None:
+    """Another driver pushed weights at 101 and was killed. It says itself that it was at step 1, trained at 17 before."""
+    left = [span for span in step(1, at=100, tag="again") if span["name"] == "model_update"]
+    run[TRACES] = export("driver", [*step(0), *step(1)]) + export("driver", left, "driver-2")
+    audited = run()
+    assert audited.steps == (0, None)
+    assert audited["run"]["attempts"] == 2
+    began = ((0, 0), (1, 10), (1, 40))
+    run["console.log"] = "".join(log(f"pipeline step {number} start...", second) for number, second in began)
+    assert run().steps == (1, 1)

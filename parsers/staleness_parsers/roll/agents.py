@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from staleness_audit.parser import Sink
 from staleness_parsers.roll import agentic
 from staleness_parsers.roll.console import SHRINK, UPDATE
-from staleness_parsers.roll.known import Done, Known, Row, constrain, unused
+from staleness_parsers.roll.known import Done, Known, Row, constrain, unused, window
 from staleness_parsers.roll.rows import Rows, moment
 from staleness_parsers.roll.timeline import Span
 
@@ -15,8 +16,8 @@ from staleness_parsers.roll.timeline import Span
 class Agents:
     """The agentic pipeline's trajectories."""
 
-    def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
-        self.known, self.rows, self.completed = known, rows, completed
+    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
+        self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
         counts = [named.get("scheduler/group_filter_count") for named in known.metrics.values()]
         self.silent = bool(counts) and all(row is None or row["value"] == 0 for row in counts)
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent)
@@ -30,6 +31,7 @@ class Agents:
         seen = agentic.unbroken((homes[step], one.group) for step in homes for one in batches[step])
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent, unbroken=seen)
         left = agentic.match_spans(batches, known.spans, known.time)
+        self._torn([one for batch in batches.values() for one in batch])
         pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
         trained: set[tuple[int, str]] = set()
         for step in sorted(batches):
@@ -45,15 +47,30 @@ class Agents:
                 (home.attempt, home.step)
             ) is False:
                 continue
-            if batch and batch > 0:
+            window(known, self.rows, home)
+            if batch and batch > 0 and not self._deleting(home.step):
                 constrain(self.rows, home.place, home.attempt, home.step, "trajectories", batch)
             else:
+                if batch and batch > 0:
+                    constrain(self.rows, home.place, home.attempt, home.step, "trajectories", batch, op="le")
                 constrain(self.rows, home.place, home.attempt, home.step, "trajectories", 1, op="ge")
         whole = {home.step for home in known.time.steps if self.completed.get((home.attempt, home.step)) is not False}
         for row in left:
             self._untrained(row, trained, known_batches=whole <= pickled)
-        if not left and not any(row["name"] == "trajectory" for row in known.spans):
+        if not left and not known.trajectories_traced:
             self._ignored()
+
+    def _torn(self, trained: Sequence[agentic.Trained]) -> None:
+        """Say that spans of trajectories were lost, where some that were trained have none: so can others."""
+        if not self.known.trajectories_traced:
+            return
+        alone = next((one.place for one in trained if one.span is None), None)
+        if alone is not None:
+            message = (
+                f"A trajectory that step {alone['step']} trained has no span, so the spans of others that were dropped "
+                "may be lost as well: restore the traces."
+            )
+            self.sink.diagnose("warning", "trajectory-spans-lost", message, source=alone["source"], opens="fates")
 
     def _stated(self, step: int, attempt: int, batch: Sequence[agentic.Trained], *, complete: bool) -> None:
         """A pickle has the whole batch; a dump lacks placeholders; deleted rows can make it fewer."""
@@ -64,6 +81,9 @@ class Agents:
         place = batch[0].place
         if complete and self.completed.get((attempt, step)) is None:
             return  # an unconfirmed step whose batch is known has nobody else
+        home = known.time.last(step)
+        if not complete and home is not None:
+            window(known, self.rows, home)
         if complete:
             constrain(self.rows, place, attempt, step, "trajectories", len(batch))
         elif size and size >= len(batch):

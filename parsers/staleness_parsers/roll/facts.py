@@ -55,7 +55,12 @@ def _attempts(known: Known) -> Iterator[Attempt]:
     time = known.time
     if not time.first:
         yield Attempt(0)
-    for attempt, first in sorted(time.first.items()):
+        return
+    for attempt in time.attempts:
+        if attempt in time.nameless:
+            yield Attempt(attempt, time.nameless[attempt], -1, started=moment(time.begins[attempt]))
+            continue
+        first = time.first[attempt]
         steps = [step for step in time.steps if step.attempt == attempt]
         started = moment(steps[0].start) if time.traced else None
         ended = moment(max(step.seen_until for step in steps)) if time.traced else None
@@ -86,7 +91,7 @@ def _local(text: str | None) -> datetime | None:
 
 
 def _unseen(known: Known) -> frozenset[str]:
-    traced = any(row["name"] == "trajectory" for row in known.spans) if known.agentic else known.prompts_traced
+    traced = known.trajectories_traced if known.agentic else known.prompts_traced
     # What still ran at the end was not exported, and the last seconds of a scheduler's spans can be missing.
     return frozenset({"pending"} if traced else {"dropped", "cancelled", "lost", "pending"})
 

@@ -48,6 +48,11 @@ class Known:
         return named | {row["domain"] for rows in self.rows.values() for row in rows if row["domain"]}
 
     @property
+    def trajectories_traced(self) -> bool:
+        """Whether spans of the agentic pipeline's training trajectories are there."""
+        return any(row["name"] == "trajectory" and row["service"] != "val_env" for row in self.spans)
+
+    @property
     def prompts_traced(self) -> bool:
         """Whether RLVR's scheduler spans are there."""
         return any(row["name"] in ("get_batch", "process_new_prompt") for row in self.spans)
@@ -92,17 +97,18 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     metrics: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
     for row in near(_table(staged, "metrics", "source", "line", "locator"), "step", None, sink):
         metrics[row["step"]][row["name"]] = row
-    told = {step: PUSH in named for step, named in metrics.items() if UPDATE in named}
+    pushed = {step: PUSH in named for step, named in metrics.items() if UPDATE in named}
     frequencies = settings.values.get("actor_train.model_update_frequency", [])
     if not frequencies and settings.whole:
         frequencies = [1]
     whole = [f for f in frequencies if isinstance(f, int) and not isinstance(f, bool)]
-    time = timeline.from_spans(ordered, sink)
+    starts: dict[str, str] = {}
+    for row in lines:
+        starts.setdefault(row["source"], row["time"] or "")
+    told = timeline.from_lines(sorted(lines, key=lambda row: (starts[row["source"]], row["source"], row["line"])))
+    time = timeline.from_spans(ordered, [step.step for step in told.steps], sink)
     if not time.traced:
-        starts: dict[str, str] = {}
-        for row in lines:
-            starts.setdefault(row["source"], row["time"] or "")
-        time = timeline.from_lines(sorted(lines, key=lambda row: (starts[row["source"]], row["source"], row["line"])))
+        time = told
     batches = _batches(_table(staged, "rows", "kind", "source", "step", "place"))
     is_agentic = any(row["agentic"] for rows in batches.values() for row in rows) or any(
         row["name"] in ("rollout", "trajectory") for row in ordered
@@ -112,7 +118,7 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
         settings.get("rollout_mock.enable") is True and settings.get("rollout_mock.mode") == "mock"
     )
     boards = _table(staged, "boards", "source", "step")
-    known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, told), is_agentic, mocked)
+    known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, pushed), is_agentic, mocked)
     known.damaged = staged.has("damage")
     _add_steps(known, _table(staged, "begun", "step", "source"))
     if not known.time.steps:
@@ -162,6 +168,15 @@ def _batches(rows: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
 def constrain(rows: Rows, place: Row, attempt: int, step: int, quantity: str, value: int, op: str = "eq") -> None:
     """Write an aggregate fact about what a step trained."""
     rows.add("constraints", place, attempt=attempt, step=step, quantity=quantity, op=op, value=value, unit=quantity)
+
+
+def window(known: Known, rows: Rows, home: Step) -> None:
+    """State how old a batch without rows can be: no step takes what began before its window (guide rules 12, 13)."""
+    ratio = known.settings.window
+    if ratio is None or known.mocked:
+        return
+    oldest = known.pushes.version(max(home.step - ratio, 0), known.time.first.get(home.attempt, 0))[0]
+    constrain(rows, home.place, home.attempt, home.step, "staleness_max", max(home.step - oldest, 0), op="le")
 
 
 def unused(known: Known, taken: Sequence[tuple[int, int]], completed: Done) -> list[tuple[str, str | None, int | None]]:

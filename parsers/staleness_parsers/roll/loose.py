@@ -7,9 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from staleness_parsers.roll.known import Done, Known, Row, constrain, masked
+from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, window
 from staleness_parsers.roll.rows import Rows
-from staleness_parsers.roll.timeline import Step
 
 _GROUPS: Final = re.compile(
     r"ItemsGroup (\d{1,18}): len\(self\.running_prompts\)=(\d{1,18}) len\(self\.finished_prompts\)=(\d{1,18})"
@@ -39,7 +38,7 @@ class Batches:
             step = home.step
             if step in known.rows and known.time.last(step) in (home, None):
                 continue
-            self._window(home)
+            window(known, self.rows, home)
             count = by_step.get(step)
             size = known.metrics.get(step, {}).get("system/batch_size")
             if count is not None:
@@ -60,15 +59,6 @@ class Batches:
             elif not masked(known, home.attempt, step):
                 # A finished response has at least its last token.
                 constrain(self.rows, home.place, home.attempt, step, "loss_tokens", 1, op="ge")
-
-    def _window(self, home: Step) -> None:
-        """State how old a batch without rows can be: no step takes what began before its window (guide rule 13)."""
-        known, window = self.known, self.known.settings.window
-        if window is None or known.mocked:
-            return
-        oldest = known.pushes.version(max(home.step - window, 0), known.time.first.get(home.attempt, 0))[0]
-        most = max(home.step - oldest, 0)
-        constrain(self.rows, home.place, home.attempt, home.step, "staleness_max", most, op="le")
 
     def _deleted(self) -> None:
         """Write what the scheduler of before v0.2.0 threw away of a window's oldest step; its sizes are told."""
@@ -94,8 +84,8 @@ class Batches:
         first = known.time.first.get(attempt, 0)
         # The batch is ordered by start step, so its first row is the oldest of its domain.
         start = batch[0]["first_start"]
-        window = known.settings.window
-        floor = max(step - window, 0) if window is not None else 0
+        most = known.settings.window
+        floor = max(step - most, 0) if most is not None else 0
         size = known.settings.whole_number("num_return_sequences_in_group") or 0
         for index, row in enumerate(batch):
             own = row["domain"] == batch[0]["domain"] and start is not None
@@ -124,7 +114,7 @@ class Batches:
             # Every domain writes its pickle over the others', whose rows are nowhere.
             stated = known.metrics.get(step, {}).get("system/batch_size")
             if home is not None:
-                self._window(home)
+                window(known, self.rows, home)
             if stated is not None or boards:
                 count = every if stated is None else int(stated["value"])
                 constrain(self.rows, stated or boards[0], attempt, step, "trajectories", count)

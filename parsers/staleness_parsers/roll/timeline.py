@@ -72,12 +72,14 @@ class _Updates:
 class Timeline:
     """The run's steps in their order, and where each update of the weights ended.
 
-    ``traced``: the driver's spans tell the steps. ``first``: per launch its first step.
+    ``traced``: the driver's spans tell the steps. ``first``: per launch its first step. ``nameless``: launches of which
+    no span names a step, with the last step after which they can have resumed.
     """
 
     steps: list[Step] = field(default_factory=list)
     traced: bool = False
     first: dict[int, int] = field(default_factory=dict)
+    nameless: dict[int, int] = field(default_factory=dict)
     begins: list[int] = field(default_factory=list)
     ids: dict[str, Step] = field(default_factory=dict)  # span of pipeline_step or of a child -> step
     _own: dict[int, _Updates] = field(default_factory=dict)
@@ -134,31 +136,22 @@ class Timeline:
     @property
     def attempts(self) -> list[int]:
         """Numbers of the launches."""
-        return sorted(self.first) or [0]
+        return sorted(self.first | self.nameless) or [0]
 
 
-def from_spans(spans: Sequence[Span], sink: Sink) -> Timeline:
-    """Rebuild the driver's steps; a step whose own span is missing is known by its children (killed run)."""
-    known = {row["span"]: row for row in spans if row["name"] == "pipeline_step" and row["step"] is not None}
+def from_spans(spans: Sequence[Span], told: Sequence[int], sink: Sink) -> Timeline:
+    """Rebuild the driver's steps; a step whose own span is missing is known by its children (killed run).
+
+    ``told``: the steps that the console says began, in their order; they number those whose own span is missing.
+    """
     children: dict[str, list[Span]] = defaultdict(list)
     for row in spans:
         if row["service"] in ("driver", None) and row["name"] in _CHILDREN and row["parent"]:
             children[row["parent"]].append(row)
-    named = _named_by_batches(spans)
-    calls = _loose_calls(spans)
-    entries: list[dict[str, Any]] = []
-    for span, row in known.items():
-        entries.append({"id": span, "step": row["step"], "start": row["start"], "row": row, "closed": True})
-    for parent, rows in children.items():
-        # The parent of a turn's `generate` is a trajectory, which no driver made.
-        if parent not in known and any(row["name"] != "generate" or row["service"] == "driver" for row in rows):
-            first = min(rows, key=lambda row: row["start"])
-            number = next((named[row["span"]] for row in rows if row["span"] in named), None)
-            number = _step_of_call(rows, calls) if number is None else number
-            entries.append({"id": parent, "step": number, "start": first["start"], "row": first, "closed": False})
-    entries.sort(key=lambda entry: (entry["start"], entry["id"]))
+    entries = _entries(spans, children, told)
     timeline = Timeline(traced=bool(entries))
     previous: dict[str, Any] | None = None
+    drivers = {entry["row"]["instance"] for entry in entries if entry["step"] is not None}
     for index, entry in enumerate(entries):
         instance = entry["row"]["instance"]
         later = entries[index + 1] if index + 1 < len(entries) else None
@@ -174,6 +167,11 @@ def from_spans(spans: Sequence[Span], sink: Sink) -> Timeline:
                 line=entry["row"]["line"],
                 opens="training",
             )
+            if previous is not None and instance not in drivers:
+                # Another process: a launch that ended before any of its steps had all of its spans.
+                drivers.add(instance)
+                timeline.nameless[len(timeline.begins)] = max(step.step for step in timeline.steps)
+                timeline.begins.append(entry["start"])
             continue
         anew = previous is None or entry["step"] <= previous["step"] or instance != previous["row"]["instance"]
         attempt = len(timeline.begins) - (0 if anew else 1)
@@ -190,6 +188,31 @@ def from_spans(spans: Sequence[Span], sink: Sink) -> Timeline:
         timeline.ids[entry["id"]] = step
         timeline.steps.append(step)
     return timeline
+
+
+def _entries(
+    spans: Sequence[Span], children: Mapping[str, Sequence[Span]], told: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the driver's steps by time, each with its number where it has one (see ``from_spans``)."""
+    known = {row["span"]: row for row in spans if row["name"] == "pipeline_step" and row["step"] is not None}
+    named = _named_by_batches(spans)
+    calls = _loose_calls(spans)
+    entries: list[dict[str, Any]] = []
+    for span, row in known.items():
+        entries.append({"id": span, "step": row["step"], "start": row["start"], "row": row, "closed": True})
+    for parent, rows in children.items():
+        # The parent of a turn's `generate` is a trajectory, which no driver made.
+        if parent not in known and any(row["name"] != "generate" or row["service"] == "driver" for row in rows):
+            first = min(rows, key=lambda row: row["start"])
+            number = next((named[row["span"]] for row in rows if row["span"] in named), None)
+            number = _step_of_call(rows, calls) if number is None else number
+            entries.append({"id": parent, "step": number, "start": first["start"], "row": first, "closed": False})
+    entries.sort(key=lambda entry: (entry["start"], entry["id"]))
+    pairs = list(zip(entries, told, strict=False))
+    if len(told) == len(entries) and all(entry["step"] in (None, said) for entry, said in pairs):
+        for entry, said in pairs:
+            entry["step"] = said
+    return entries
 
 
 def _named_by_batches(spans: Sequence[Span]) -> dict[str, int]:
