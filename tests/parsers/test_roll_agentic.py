@@ -119,6 +119,22 @@ def test_rows_of_turns_are_one_trajectory_and_ids_can_repeat(run: Run) -> None:
     assert audited["tokens"]["trained"] == {"lo": 5, "hi": 5}
 
 
+def test_another_seed_is_another_launch(run: Run) -> None:
+    """Step 2 is of another launch than steps 0, 1 and 3: it resumed there, so that step 3 was thrown away.
+
+    Seeds alone do not say so: the launch of step 2 could be the earlier one, over whose steps the other wrote, until
+    it was killed in step 1.
+    """
+    for number in range(4):
+        names = columns([(number, env, None, None) for env in range(2)])
+        if number == 2:
+            names["traj_group_id"] = [name.replace(str(SEED), "78") for name in names["traj_group_id"]]
+        run[f"mock/train/step_{number:06d}.pkl"] = batch_pickle([[1], [1]], names)
+    audited = run(1)
+    assert audited.steps == (1, 4)
+    assert audited["run"]["attempts"] == 1
+
+
 def test_placeholders_are_trained_empty(run: Run) -> None:
     run["console.log"] = printed()
     run[TRACES] = export("driver", driver(1))

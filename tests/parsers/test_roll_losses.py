@@ -83,7 +83,7 @@ def test_what_no_call_numbers_is_left_out(run: Run) -> None:
 
 
 def test_a_launch_whose_steps_have_no_number_may_have_resumed_after_any(run: Run) -> None:
-    """Another driver pushed weights at 101 and was killed. It says itself that it was at step 1, trained at 17 before."""
+    """Another driver pushed weights at 101 and was killed; at step 1, which was trained before, says the console."""
     left = [span for span in step(1, at=100, tag="again") if span["name"] == "model_update"]
     run[TRACES] = export("driver", [*step(0), *step(1)]) + export("driver", left, "driver-2")
     audited = run()

@@ -80,6 +80,24 @@ def unique(trained: Iterable[Trained], prefix: str = "") -> None:
             one.key = f"{one.key}~{seen[one.key]}"
 
 
+def reseeded(batches: Mapping[int, Sequence[Row]]) -> int | None:
+    """Return the step after which another launch may have resumed, by the seeds in the names of groups; None: none did.
+
+    Every launch draws a seed for each env group anew, and writes its batches over an earlier one's. Which of two was
+    the earlier one nobody says: the steps of the other seeds, and the last one before them, may have been thrown away.
+    """
+    seeds: dict[str, str] = {}
+    previous = -1
+    for step, rows in sorted(batches.items()):
+        for row in rows:
+            place = split_group(row["grp"])
+            seed = (row["grp"] or "").rpartition("_")[2]
+            if place is not None and seeds.setdefault(place[0], seed) != seed:
+                return previous - 1
+        previous = step
+    return None
+
+
 def unbroken(trained: Iterable[tuple[int, str | None]]) -> dict[tuple[int, str], int]:
     """Return the first episode that no batch trained, per launch and env group, from (launch, group) of the trained."""
     episodes: dict[tuple[int, str], set[int]] = defaultdict(set)

@@ -55,6 +55,8 @@ def _attempts(known: Known) -> Iterator[Attempt]:
     time = known.time
     if not time.first:
         yield Attempt(0)
+        if time.reseeded is not None:
+            yield Attempt(1, None, time.reseeded)
         return
     for attempt in time.attempts:
         if attempt in time.nameless:

@@ -11,6 +11,7 @@ from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
 from staleness_audit.readers.numbers import near, set_back
 from staleness_parsers.roll import timeline
+from staleness_parsers.roll.agentic import reseeded
 from staleness_parsers.roll.console import PUSH, UPDATE
 from staleness_parsers.roll.rows import Rows
 from staleness_parsers.roll.settings import Pushes, Settings
@@ -120,6 +121,8 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     boards = _table(staged, "boards", "source", "step")
     known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, pushed), is_agentic, mocked)
     known.damaged = staged.has("damage")
+    if is_agentic and not time.steps:
+        time.reseeded = reseeded(batches)
     _add_steps(known, _table(staged, "begun", "step", "source"))
     if not known.time.steps:
         message = "Nothing here tells of a training step; restore the console, spans, dumps or metrics."

@@ -73,13 +73,15 @@ class Timeline:
     """The run's steps in their order, and where each update of the weights ended.
 
     ``traced``: the driver's spans tell the steps. ``first``: per launch its first step. ``nameless``: launches of which
-    no span names a step, with the last step after which they can have resumed.
+    no span names a step, with the last step after which they can have resumed. ``reseeded``: a launch unseen otherwise
+    may have resumed after this step or a later one.
     """
 
     steps: list[Step] = field(default_factory=list)
     traced: bool = False
     first: dict[int, int] = field(default_factory=dict)
     nameless: dict[int, int] = field(default_factory=dict)
+    reseeded: int | None = None
     begins: list[int] = field(default_factory=list)
     ids: dict[str, Step] = field(default_factory=dict)  # span of pipeline_step or of a child -> step
     _own: dict[int, _Updates] = field(default_factory=dict)
