@@ -74,7 +74,8 @@ CARD = Card(
         "there, a step whose batch cannot be filled, or whose get_batch is missing; one of the driver's by a step "
         "without its own span; a lost dump or pickle by the step's spans; lost lines of the agentic pipeline's printed "
         "configuration by the fields that it always prints; a clock that was set back by more than a minute by spans "
-        "that end before earlier ones of their process. Lines of RLVR's printed configuration (keep the YAML "
+        "that end before earlier ones of their process; those of the agentic pipeline's trajectories by a trained one "
+        "that has none. Lines of RLVR's printed configuration (keep the YAML "
         "beside the logs), other lost console lines, and the last spans of every file are betrayed by nothing."
     ),
     figures=(
