@@ -30,7 +30,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_parsers.areal.card import CARD
-from staleness_parsers.areal.console import BEGINS, read_console
+from staleness_parsers.areal.console import BEGINS, read_console, read_retries
 from staleness_parsers.areal.files import DUMP, survey, tells_staleness
 from staleness_parsers.areal.finish import finish_run
 from staleness_parsers.areal.records import read_dump, read_perf, read_sessions
@@ -75,6 +75,8 @@ class AReaL:
             yield Unit("config", (run.whole(files.config.source),))
         if files.console:
             yield from (Unit("console", (piece,)) for piece in run.split(files.console.source, begins=BEGINS))
+        if files.workers and files.workers != files.console:
+            yield from (Unit("workers", (piece,)) for piece in run.split(files.workers.source))
         yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
         for kind, listed in (("sessions", files.sessions), ("perf", files.perf)):
             yield from (Unit(kind, (piece,)) for file in listed for piece in run.split(file.source))
@@ -89,6 +91,8 @@ class AReaL:
                 _read_config(run, piece, sink)
             elif unit.kind == "console":
                 read_console(run, piece, sink)
+            elif unit.kind == "workers":
+                read_retries(run, piece, sink)
             elif unit.kind == "events":
                 read_events(run, piece, sink)
             elif unit.kind == "sessions":
@@ -110,7 +114,7 @@ class AReaL:
         if files.requests:
             message = "Request records (v0.4.0) have times of a clock of their own and are not read."
             sink.diagnose("note", "request-records", message, source=files.requests[0].source)
-        found = finish_run(staged, sink)
+        found = finish_run(staged, sink, workers=files.workers is not None)
         if files.old_dumps and not files.dumps:
             return replace(found, dialect="text dumps (up to v0.5.1)")
         return found

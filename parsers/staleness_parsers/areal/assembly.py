@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, permutations
 
-from staleness_parsers.areal.content import Content, Key
+from staleness_parsers.areal.content import Content, Key, Span
 from staleness_parsers.areal.launches import Launch, Step
 from staleness_parsers.areal.replay import LATE, Assigned, Need, Result, replay
 from staleness_parsers.areal.settings import Settings
@@ -176,12 +176,17 @@ def _checker(
 ) -> Callable[[int, frozenset[int]], bool | None]:
     """Compare a batch with what its step logged: samples, tokens, lengths, and that no token is newer than the step."""
     sums = {}
+    most: dict[int, int | None] = {}
+    spans: dict[int, list[Span]] = {}
     for index, task in tasks.items():
         content = contents[task.key]
         tokens = [sample.tokens for sample in content.samples]
         lengths = [sample.length for sample in content.samples]
         newest = max((span.version_lo for sample in content.samples for span in sample.spans), default=0)
         told = content.whole and all(low == high for low, high in tokens) and None not in lengths
+        highs = [high for _, high in tokens if high is not None]
+        most[index] = sum(highs) if content.whole and len(highs) == len(tokens) else None
+        spans[index] = [span for sample in content.samples for span in sample.spans]
         sums[index] = (len(tokens), sum(low for low, _ in tokens), sum(length or 0 for length in lengths), newest, told)
 
     def check(at: int, members: frozenset[int]) -> bool | None:
@@ -199,9 +204,10 @@ def _checker(
         slack = max(0.5, abs(valid) * 6e-5) if step.printed else max(0.5, abs(valid) * 1e-6)
         if tokens > valid + slack and not settings.token_mask:
             return False
+        highs = [high for member in members if (high := most[member]) is not None]
+        if len(highs) == len(members) and sum(highs) < valid - slack:
+            return False
         if not whole or (count is not None and rows < count - 0.5):
-            return None
-        if settings.token_mask:
             return None
         mean = step.values.get("seq_len/avg")
         if (
@@ -210,6 +216,12 @@ def _checker(
             and abs(mean * count - length) > max(0.5, (2e-4 if step.printed else 1e-5) * length)
         ):
             return False
+        if settings.token_mask and valid < tokens - slack:
+            # Nobody says whether the step counted before PR #1722 took out the old tokens, or after that.
+            lags = [(step.number - span.version_hi, span) for member in members for span in spans[member]]
+            old = sum(span.tokens_lo for lag, span in lags if lag > (settings.eta or 0))
+            low = sum(step.number - span.version_lo <= (settings.eta or 0) and span.tokens_lo for _, span in lags)
+            return low - slack <= valid <= tokens - old + slack
         return abs(tokens - valid) <= slack
 
     return check
@@ -226,11 +238,11 @@ def _leave_open(found: Batches, steps: Sequence[Step], ready: Sequence[Task], co
             if task.key not in found.step_of and task.status != "rejected" and (task.ready or 0) <= latest
         }
     for step in steps:
-        # Guessed samples must not exceed what the step counted: a group may have shrunk.
+        # Guessed samples must not exceed what the step counted, if it did: a group may have shrunk.
         mine = [key for key, number in found.step_of.items() if number == step.number]
         count = step.values.get("n_seqs")
-        if count is not None and sum(len(contents[key].samples) for key in mine) > count:
-            guessed = {key for key in mine if not all(sample.told for sample in contents[key].samples)}
+        if count is None or sum(len(contents[key].samples) for key in mine) > count:
+            guessed = {key for key in mine if not contents[key].counted}
             found.steps[step.number].perhaps |= guessed
             for key in guessed:
                 del found.step_of[key]

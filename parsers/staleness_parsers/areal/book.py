@@ -31,7 +31,11 @@ CHUNK = 20_000
 
 @dataclass
 class Book:
-    """Rows on their way to the event tables, written in chunks. ``multiple``: ids need the rank to be unique."""
+    """Rows on their way to the event tables, written in chunks.
+
+    ``multiple``: ids need the rank to be unique. ``resent``: launches of which a log tells that requests were sent
+    again with the stamp of the first try; ``retried``: tasks of which one may have been.
+    """
 
     sink: Sink
     settings: Settings
@@ -39,6 +43,8 @@ class Book:
     batches: dict[int, Batches]
     contents: dict[Key, Content]
     multiple: bool
+    retried: set[Key]
+    resent: set[int]
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, table: str, row: dict[str, Any], place: tuple[str, int] | None, evidence: str) -> None:
@@ -157,7 +163,7 @@ class Book:
             exact = _about("loss_tokens", tokens, step.printed)
             masked = self._masks()
             limits += [("loss_tokens", "le", number) for _, op, number in exact if op != "ge"] if masked else exact
-        limits += self._oldest(step)
+        limits += [] if self._restamped(launch, step.number) else self._oldest(step)
         if batch is not None and batch.oldest is not None:
             limits.append(("staleness_max", "le", max(step.number - batch.oldest, 0)))
         return limits
@@ -170,16 +176,31 @@ class Book:
         told = all(self.contents[key].whole for key in members)
         return batch is not None and bool(members) and not batch.perhaps and told
 
+    def _restamped(self, launch: Launch, number: int) -> bool:
+        """Whether a step may have trained tokens of a request that was sent again, which are newer than it says."""
+        if launch.number not in self.resent:
+            return False
+        batches = self.batches[launch.number]
+        members = {key for key, step in batches.step_of.items() if step == number}
+        batch = batches.steps.get(number)
+        return not members or not members.isdisjoint(self.retried) or batch is None or bool(batch.perhaps)
+
     def _masks(self) -> bool:
         """Whether tokens are taken out of the loss after they were counted."""
         return self.settings.masks or self.settings.token_mask
 
     def _oldest(self, step: Step) -> list[tuple[str, str, int]]:
-        """Return what the logged staleness proves: a mean of maxima, or any mean, is no larger than the largest."""
+        """Return what the logged staleness proves: a mean of maxima, or any mean, is no larger than the largest.
+
+        Of tokens that a ratio filter took out of the loss it tells nothing. Where PR #1722 takes out the old ones,
+        nobody says whether it was made before or after that.
+        """
+        if self.settings.token_mask:
+            return []
         top, mean = step.values.get(MAX), step.values.get(MEAN)
         slack = 1e-3 + (1e-4 * abs(top or 0.0) if step.printed else 0.0)
         if top is not None and GLOBAL in step.values and abs(top - round(top)) <= slack:
-            return [("staleness_max", "eq", round(top))]
+            return [("staleness_max", "ge" if self.settings.masks else "eq", round(top))]
         least = max((-int(-(value - slack) // 1) for value in (top, mean) if value is not None), default=0)
         return [("staleness_max", "ge", least)] if least > 0 else []
 
@@ -228,7 +249,7 @@ class Book:
                 start += span.tokens_lo
             if step is not None:
                 self._write_use(task, identity, step, sample.spans, sample.place)
-            self._write_events(task, identity, group, step)
+            self._write_events(task, identity, group, step, failed=task.failed and not sample.told)
 
     def _mask(self, tokens: int | None) -> dict[str, int | None]:
         """Return the loss mask where a ratio filter may have taken any token out of it."""
@@ -248,7 +269,7 @@ class Book:
             row = {**use, "span_index": number, "loss_tokens_lo": low, "loss_tokens_hi": high, **lag}
             self.add("uses", row, task.end_place or place, "derived")
 
-    def _write_events(self, task: Task, identity: str, group: str, step: int | None) -> None:
+    def _write_events(self, task: Task, identity: str, group: str, step: int | None, *, failed: bool) -> None:
         common = {"trajectory_id": identity, "group_id": group, "attempt": task.launch, "multiplicity": 1}
         end = task.end_place or task.place
         told = [("started", task.started, task.place), ("finished", task.finished, end), ("enqueued", task.ready, end)]
@@ -263,9 +284,11 @@ class Book:
             reason = "other:returned_none"
         collecting = self.batches[task.launch].collecting(task.ready)
         row = {**common, "seq": 9, "kind": kind, "ts": task.ready, "step": collecting, "reason": reason}
-        self.add("events", row, end, "recorded" if task.sure else "inferred")
+        self.add("events", row, end, "recorded" if task.sure and not failed else "inferred")
         if not task.sure:
             self.add("events", {**row, "seq": 10, "kind": "pending", "reason": None}, end, "inferred")
+        if failed:
+            self.add("events", {**row, "seq": 11, "kind": "lost", "reason": "error"}, end, "inferred")
 
     def _write_unsampled(self, task: Task, group: str) -> None:
         """Write a task that failed before any sample was started: up to a whole group that holds no token."""

@@ -35,6 +35,8 @@ LOG = pa.schema(
 """Staged ``areal_log``: a line that means something. ``us``: local time in microseconds since 1970; ``number``: the
 task id, the step, or a counter."""
 
+RETRIES = pa.schema([("source", pa.string()), ("line", pa.int64()), ("us", pa.int64())])
+
 _LINE = re.compile(
     r"(?:\[(?P<tag>[\w-]+)\s*\]\s+)?(?:\(AReaL\) )?(?P<time>\d{8}-\d\d:\d\d:\d\d\.\d{3}) "
     r"(?P<logger>.+?) (?:DEBUG|INFO|WARNING|ERROR|CRITICAL): (?P<text>.*)"
@@ -112,6 +114,27 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
         sink.write("areal_scalars", pa.Table.from_pylist(scalars, schema=SCALARS))
 
 
+def read_retries(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage as ``areal_retries`` when the rollout workers of a controller sent a request again (local time)."""
+    rows: list[dict[str, Any]] = []
+    try:
+        for line, raw, _ in telling_lines(run, piece, "HTTP request"):
+            row = _row(undecorate(raw).text)
+            if row is not None and row["kind"] == "retry":
+                rows.append({"source": piece.source, "line": line, "us": row["us"]})
+    except DamagedStream as damage:
+        sink.diagnose(
+            "error",
+            "console-damaged",
+            f"From here on the log is damaged ({damage}); restore it from a copy.",
+            source=piece.source,
+            line=damage.line,
+            opens="training",
+        )
+    if rows:
+        sink.write("areal_retries", pa.Table.from_pylist(rows, schema=RETRIES))
+
+
 def _row(plain: str) -> dict[str, Any] | None:
     found = _LINE.search(plain)
     if found is None:
@@ -124,6 +147,8 @@ def _row(plain: str) -> dict[str, Any] | None:
         if kind in _TASK_KINDS and found["tag"] not in (None, "main", "master"):
             return None  # a worker's own counters, which repeat the controller's
         groups = match.groupdict()
+        if groups.get("role") not in (None, "master"):
+            return None  # a worker's tracer, which has a clock and a beginning of its own
         rank = groups.get("rank") or (_RANK.search(found["logger"]) or [None, None])[1]
         return {
             "us": _local(found["time"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import groupby, permutations, zip_longest
 from typing import Final
 
 from staleness_parsers.areal.launches import Launch, Row
@@ -50,10 +50,14 @@ class Sample:
 
 @dataclass
 class Content:
-    """A task's samples. ``whole``: each sample that was trained has its row here, as far as can be told."""
+    """A task's samples. ``whole``: each sample that was trained has its row here, as far as can be told.
+
+    ``counted``: there are as many as listed, no fewer.
+    """
 
     samples: list[Sample]
     whole: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,16 +75,21 @@ class Dialect:
     loose: bool = False
     void: bool = False
 
-    def stamp(self, version: int, first: int, last: int, retried: bool) -> tuple[int, int]:
-        """Bound the true version of a token told as ``version``; its sample lived from ``first`` to ``last``."""
+    def stamp(self, version: int, first: int, last: int, retried: int | None) -> tuple[int, int]:
+        """Bound the true version of a token told as ``version``; its sample lived from ``first`` to ``last``.
+
+        ``retried``: the newest version in force before the answer, if the request may have been sent again.
+        """
         low = high = version
         if self.void or self.at_end:
             low, high = first, (last if self.void else version)
         elif self.late or self.loose:
             low = version - 1 if version > first else version
-        if self.loose or retried:
-            # A request sent again across an update keeps the stamp of its first try.
+        if self.loose:
             high = max(high, min(version + 1, last))
+        if retried is not None and not self.late:
+            # A request that was sent again keeps the stamp of its first try, however many updates ago that was.
+            high = max(high, retried)
         return min(low, high), high
 
 
@@ -97,17 +106,34 @@ class Group:
         return max([int(self.rows[0]["folder"]), *tails])
 
 
-def groups_of(rows: Iterable[Row]) -> dict[int, list[Group]]:
-    """Cut the rows of each task id into the groups that were written at once: a sample number comes back."""
+def groups_of(rows: Iterable[Row], *, shared: bool) -> dict[int, list[Group]]:
+    """Cut the rows of each task id into the groups that were written at once: a sample number comes back.
+
+    ``shared``: several ranks append to the same files, so their rows may stand among each other.
+    """
     found: dict[int, list[Group]] = {}
-    last: tuple[str, int] | None = None
-    for row in rows:
-        groups = found.setdefault(row["task"], [])
-        if not groups or last is None or last[0] != row["source"] or row["sample"] <= last[1]:
-            groups.append(Group())
-        groups[-1].rows.append(row)
-        last = (row["source"], row["sample"])
+    for _, listed in groupby(rows, key=lambda row: (row["source"], row["task"])):
+        groups: list[Group] = []
+        for row in listed:
+            if not groups or row["sample"] <= groups[-1].rows[-1]["sample"]:
+                groups.append(Group())
+            groups[-1].rows.append(row)
+        if shared and any([row["sample"] for row in group.rows] != [*range(len(group.rows))] for group in groups):
+            groups = _mixed([row for group in groups for row in group.rows])
+        found.setdefault(groups[0].rows[0]["task"], []).extend(groups)
     return found
+
+
+def _mixed(rows: Iterable[Row]) -> list[Group]:
+    """Make groups of rows that stand among each other: the first of each sample number, the second, and so on.
+
+    None of them needs to be the group of one task, but each row of a task is in one of them, at its sample's number.
+    """
+    numbered: dict[int, list[Row]] = {}
+    for row in rows:
+        numbered.setdefault(row["sample"], []).append(row)
+    each = [numbered[number] for number in sorted(numbered)]
+    return [Group([row for row in column if row is not None]) for column in zip_longest(*each)]
 
 
 Key = tuple[int, int, int]
@@ -184,11 +210,12 @@ def content_of(task: Task, groups: Sequence[Group], launch: Launch, dialect: Dia
             for index, row in enumerate(rows)
         ]
         expected = len(task.sessions) or settings.samples
-        return Content(samples, whole=expected is None or len(rows) >= expected)
+        return Content(samples, whole=expected is None or len(rows) >= expected, counted=True)
     if groups:
-        return Content(
-            [_any_of(index, groups, dialect, task, (first, last)) for index in range(max(len(g.rows) for g in groups))]
-        )
+        sizes = {len(group.rows) for group in groups}
+        samples = [_any_of(index, groups, dialect, task, (first, last)) for index in range(max(sizes))]
+        expected = len(task.sessions) or settings.samples
+        return Content(samples, whole=expected is None or min(sizes) >= expected, counted=len(sizes) == 1)
     if task.status == "failed" and not task.sessions:
         return Content([])
     count = len(task.sessions) or settings.samples or 0
@@ -197,7 +224,7 @@ def content_of(task: Task, groups: Sequence[Group], launch: Launch, dialect: Dia
         low, high = _lived(task, index, count, launch)
         place = (task.sessions[index]["source"], task.sessions[index]["line"]) if task.sessions else task.place
         samples.append(Sample([Span(0, None, low, high)], None, None, place, told=False))
-    return Content(samples)
+    return Content(samples, counted=count == 1 or settings.whole_groups)
 
 
 def _lived(task: Task, index: int, count: int, launch: Launch) -> tuple[int, int]:
@@ -216,8 +243,10 @@ def _sample(row: Row, lived: tuple[int, int], dialect: Dialect, retried: bool) -
     length, prompt = row["length"], row["prompt"]
     if row["runs"] is not None:
         spans = []
-        for version, tokens in row["runs"]:
-            low, high = dialect.stamp(version, first, last, retried)
+        # The request after one that was sent again was stamped when that one was over.
+        after = [*(version for version, _ in row["runs"]), last][1:]
+        for (version, tokens), ended in zip(row["runs"], after, strict=True):
+            low, high = dialect.stamp(version, first, last, ended if retried else None)
             spans.append(Span(tokens, tokens, low, high))
         return Sample(spans or [Span(0, 0, first, first)], length, prompt, (row["source"], row["line"]), told=True)
     tokens = None if length is None or prompt is None else max(length - prompt, 0)

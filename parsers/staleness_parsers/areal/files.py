@@ -26,7 +26,8 @@ CONSOLE_MARKS = (b"(AReaL)", b"AsyncTaskRunner", b"RolloutController", b"RemoteI
 class Files:
     """The files of one trial. ``dumps`` by folder name (the newest version in the file); evaluation is left out.
 
-    ``console`` is the trainer's own log, alone: ``merged.log`` repeats it.
+    ``console`` is the trainer's own log, alone: ``merged.log`` repeats it. ``workers``: what the rollout workers of a
+    controller printed.
     """
 
     config: RunFile | None
@@ -37,6 +38,7 @@ class Files:
     requests: list[RunFile]
     perf: list[RunFile]
     events: list[RunFile]
+    workers: RunFile | None = None
     other_roots: tuple[str, ...] = ()
 
     @property
@@ -79,6 +81,8 @@ def survey(run: RunFiles) -> Files:
         sessions=here(SESSIONS),
         requests=here(REQUESTS),
         perf=_trainer_only(here(PERF)),
+        workers=next((file for file in files if _log_of(file, root) == "rollout"), None)
+        or next((file for file, at, rank in logs if at == root and rank == 1), None),
         events=_events(files, root) or scalar_files(run),
         other_roots=tuple(roots[1:]),
     )
@@ -121,6 +125,12 @@ def _logs(run: RunFiles, files: Iterable[RunFile], roots: set[str]) -> list[tupl
         if any(mark in head for mark in CONSOLE_MARKS) and CONSOLE_LINE.search(head):
             found.append((file, match["root"], rank))
     return sorted(found, key=lambda entry: (entry[1] not in roots, entry[2], entry[0].name))
+
+
+def _log_of(file: RunFile, root: str) -> str | None:
+    """Return the role whose log a file of the trial is."""
+    found = LOG.fullmatch(file.name)
+    return found["name"] if found and found["root"] == root else None
 
 
 def _events(files: Iterable[RunFile], root: str) -> list[RunFile]:

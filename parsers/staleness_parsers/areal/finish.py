@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -16,37 +17,47 @@ from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.clocks import timed_sessions, untimed_log
 from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
 from staleness_parsers.areal.facts import Known, facts
-from staleness_parsers.areal.launches import Launch, launches, of_other_runs, superseded
+from staleness_parsers.areal.launches import Launch, Row, launches, of_other_runs, superseded
+from staleness_parsers.areal.scalars import RATIO_FILTER
 from staleness_parsers.areal.settings import Settings, settings_from
 from staleness_parsers.areal.tasks import tasks_of
 
 
-def finish_run(staged: Staged, sink: Sink) -> RunFacts:
-    """Write the event tables of a run from its staged ones and return its facts."""
+def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
+    """Write the event tables of a run from its staged ones and return its facts.
+
+    ``workers``: a log of the rollout workers was read.
+    """
     settings = _settings(staged)
     log = untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done", "recovering"}, sink), sink)
     scalars = near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink)
     sessions = timed_sessions(
         near(_rows(staged, "areal_sessions", "source", "line"), "task", None, sink, what="Task"), sink
     )
+    if not settings.found and any(row["name"].endswith(RATIO_FILTER) for row in scalars):
+        settings = replace(settings, masks=True)
     strange = of_other_runs(log, scalars, sessions)
     for source in sorted(strange):
         message = ANOTHER_RUN.format(told=log[0]["source"] if log else "the others")
         sink.diagnose("warning", "several-runs", message, source=source, opens="training")
+    again = [row for row in _rows(staged, "areal_retries", "source", "line") if row["us"] is not None]
     found, zoned = launches(
         log,
         near(_rows(staged, "areal_perf", "source", "line"), "step", None, sink),
         [row for row in scalars if row["source"] not in strange],
         [row for row in sessions if row["source"] not in strange],
+        again,
     )
     if not zoned:
         sink.diagnose(
             "note", "zone-unknown", "Nothing tells the time zone of the console: its times are taken for UTC."
         )
     rows = _rows(staged, "areal_rows", "source", "line")
-    tasks = [task for launch in found for task in tasks_of(launch, settings.timeout, settings.by_task_id)]
+    retries = [row["us"] for row in again] if workers else None
+    tasks = [task for launch in found for task in tasks_of(launch, settings.timeout, settings.by_task_id, retries)]
     dialect, words = dialect_of(rows, settings, found, tasks)
-    groups, homeless = assign(groups_of(rows), tasks, found, dialect.void)
+    shared = (settings.data_parallel or 1) > 1 or len({task.rank for task in tasks}) > 1
+    groups, homeless = assign(groups_of(rows, shared=shared), tasks, found, dialect.void)
     contents = {
         task.key: content_of(task, groups.get(task.key, ()), found[task.launch], dialect, settings) for task in tasks
     }
@@ -57,7 +68,9 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         )
         for launch in found
     }
-    book = Book(sink, settings, found, batches, contents, multiple=len({task.rank for task in tasks}) > 1)
+    several = len({task.rank for task in tasks}) > 1
+    retried = {task.key for task in tasks if task.retried}
+    book = Book(sink, settings, found, batches, contents, several, retried, _resent(found, again, settings))
     for launch in found:
         book.write_steps(launch)
     for task in tasks:
@@ -68,6 +81,13 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
     )
     _tell(sink, known, len(homeless))
     return facts(known, sink)
+
+
+def _resent(found: Sequence[Launch], again: Sequence[Row], settings: Settings) -> set[int]:
+    """Launches in which requests may have been sent again, by code that stamps them before."""
+    if settings.found and (settings.generation == "v2" or not settings.august):
+        return set()
+    return {launch.number for launch in found if again or any(row["kind"] == "retry" for row in launch.log)}
 
 
 def _rows(staged: Staged, table: str, *order: str) -> list[dict[str, Any]]:

@@ -112,9 +112,12 @@ def of_other_runs(log: Sequence[Row], scalars: Sequence[Row], sessions: Sequence
 
 
 def launches(
-    log: Sequence[Row], perf: Sequence[Row], scalars: Sequence[Row], sessions: Sequence[Row]
+    log: Sequence[Row], perf: Sequence[Row], scalars: Sequence[Row], sessions: Sequence[Row], beside: Sequence[Row] = ()
 ) -> tuple[list[Launch], bool]:
-    """Sort everything by launch and put it on one clock; the second result: whether the console's zone is known."""
+    """Sort everything by launch and put it on one clock; the second result: whether the console's zone is known.
+
+    ``beside``: lines of other logs with the console's clock.
+    """
     events = _event_files(row for row in scalars if not row["printed"])
     segments = _segments(perf)
     runs = _session_runs(sessions)
@@ -128,7 +131,7 @@ def launches(
         begin = launch.log[0]["line"] if launch.log else 0
         launch.scalars = [row for row in tables if begin <= row["commit"] and (end is None or row["commit"] < end)]
     shift = _zone(found, events, runs)
-    for row in log:
+    for row in [*log, *beside]:
         row["us"] = None if row["us"] is None else row["us"] + (shift or 0)
     found += _after_the_log(found, events, runs) if shift is not None else []
     _give(found, events, lambda launch, rows: launch.scalars.extend(rows), lambda rows: rows[0]["wall"])
@@ -158,19 +161,13 @@ def superseded(found: Sequence[Launch], number: int, step: int) -> bool:
 def _from_log(log: Sequence[Row]) -> list[Launch]:
     """Cut the console at the lines a process prints first, and where steps start again without such a line."""
     found: list[Launch] = []
-    seen: set[tuple[Any, ...]] = set()
+    seen = _Opening(_ranks(log))
     last_step = -1
     for row in log:
-        opening = row["kind"] in ("recovering", "fresh", "tracer")
-        key = (row["kind"], row["rank"], row["role"])
-        again = opening and (("work",) in seen or key in seen)
-        if not found or again:
+        if not found or seen.again(row):
             found.append(Launch(len(found)))
-            seen, last_step = set(), -1
-        if opening:
-            seen.add(key)
-        else:
-            seen.add(("work",))
+            seen, last_step = _Opening(seen.ranks), -1
+        seen.add(row)
         launch = found[-1]
         if row["kind"] == "recovering":
             launch.first = row["number"]
@@ -184,6 +181,44 @@ def _from_log(log: Sequence[Row]) -> list[Launch]:
             last_step = row["number"]
         launch.log.append(row)
     return found
+
+
+def _ranks(log: Sequence[Row]) -> int:
+    """Return how many trainers share the log: several ranks of one launch print their first lines one after another."""
+    rows = [row for row in log if row["kind"] in ("tracer", "submitted", "old_submit")]
+    return 1 if any(row["controller"] for row in rows) else max(1, len({row["rank"] for row in rows}))
+
+
+@dataclass
+class _Opening:
+    """What the trainers of a launch printed so far. ``worked``: ranks that did anything but begin."""
+
+    ranks: int
+    first: Counter[tuple[str, int | None]] = field(default_factory=Counter)
+    tracers: set[int] = field(default_factory=set)
+    worked: set[int] = field(default_factory=set)
+    stepped: bool = False
+
+    def again(self, row: Row) -> bool:
+        """Whether a line can only be of a process that started anew."""
+        if row["kind"] == "tracer":
+            return self.stepped or row["rank"] in self.worked | self.tracers
+        if row["kind"] not in ("recovering", "fresh"):
+            return False
+        # These lines do not say whose they are: each rank has one, of the same step.
+        told = (row["kind"], row["number"])
+        early = self.first.total() < self.ranks and self.first.total() == self.first[told]
+        return self.stepped or not early or len(self.worked) >= self.ranks
+
+    def add(self, row: Row) -> None:
+        """Note a line."""
+        if row["kind"] == "tracer":
+            self.tracers.add(row["rank"])
+        elif row["kind"] in ("recovering", "fresh"):
+            self.first[row["kind"], row["number"]] += 1
+        else:
+            self.worked.add(row["rank"])
+            self.stepped |= row["kind"] == "done"
 
 
 def _cut_silently(found: list[Launch]) -> Launch:

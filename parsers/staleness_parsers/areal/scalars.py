@@ -35,6 +35,9 @@ _TIMES = re.compile(
     r"timeperf/(?:rollout|train_step|update_weights|recompute_logp|compute_advantage|save|checkpoint_for_recover|eval)"
 )
 
+RATIO_FILTER = "actor/update/rs_filtered_fraction"
+"""End of the tag of a statistic that only a ratio filter makes."""
+
 
 def short_name(tag: str) -> str | None:
     """Name of a statistic the audit uses, without role and prefix; None for any other.
@@ -44,7 +47,7 @@ def short_name(tag: str) -> str | None:
     if found := _ACTOR.fullmatch(tag):
         nested = "/update/" in tag
         return found["name"] if nested == found["name"].startswith("version_stats/") else None
-    return tag if _TIMES.fullmatch(tag) else None
+    return tag if _TIMES.fullmatch(tag) or tag.endswith(RATIO_FILTER) else None
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:

@@ -50,6 +50,7 @@ class Settings:
     ``samples`` G (samples a prompt). ``august``: the code is of August 2026 or later (it has
     ``rollout.deterministic_sampling``), so versions are stamped before a request, not after its answer. ``masks``:
     ratio rejection may take tokens out of the loss. ``token_mask``: PR #1722 masks tokens older than ``eta``.
+    ``whole_groups``: a group that lacks a sample is rejected; otherwise it shrinks.
     """
 
     shown: Mapping[str, Any] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Settings:
     august: bool = False
     masks: bool = False
     token_mask: bool = False
+    whole_groups: bool = False
     found: bool = False
 
 
@@ -91,6 +93,7 @@ def settings_from(document: Mapping[str, Any]) -> Settings:
         august=isinstance(rollout, Mapping) and "deterministic_sampling" in rollout,
         masks=(rejection is not None and action != "clamp") or lookup(document, "actor.m2_threshold") is not None,
         token_mask=lookup(document, "rollout.max_concurrent_samples") is not None,
+        whole_groups=lookup(document, "gconfig.drop_incomplete_group") is True,
         found=True,
     )
 

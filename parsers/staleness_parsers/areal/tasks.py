@@ -23,8 +23,9 @@ class Task:
     """One task. Times in microseconds since 1970. ``status``: accepted, rejected, failed, timeout, or None (not known).
 
     ``sure``: the status is recorded, not guessed from the order of lines. ``order``: place among the starts of its
-    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped. ``doubt``:
-    tasks of one such number may have had each other's outcomes.
+    rank. ``retried``: a request failed in transport meanwhile, so its tokens may be newer than stamped. ``failed``: if
+    no sample of a rejected task was dumped, it may have failed. ``doubt``: tasks of one such number may have had each
+    other's outcomes.
     """
 
     launch: int
@@ -38,6 +39,7 @@ class Task:
     reason: str | None = None
     finished: int | None = None
     retried: bool = False
+    failed: bool = False
     doubt: int | None = None
     sessions: list[Row] = field(default_factory=list)
     place: tuple[str, int] = ("", 0)
@@ -49,8 +51,11 @@ class Task:
         return (self.launch, self.rank, self.number)
 
 
-def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool) -> list[Task]:
-    """All training tasks that a launch is known to have started, in the order of their creation per rank."""
+def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool, retries: Sequence[int] | None = ()) -> list[Task]:
+    """All training tasks that a launch is known to have started, in the order of their creation per rank.
+
+    ``retries``: when the rollout workers of a controller sent a request again, None if no file of theirs says it.
+    """
     log = [row for row in launch.log if row["us"] is not None]
     controlled = any(row["controller"] and row["kind"] in ("submitted", "old_submit") for row in log)
     log = [row for row in log if not controlled or row["controller"] or row["kind"] in ("retry", "shrunk", "undumped")]
@@ -86,10 +91,12 @@ def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool) -> list[Ta
         )
         for place, task in enumerate(mine):
             task.order = place
-    retries = [row["us"] for row in log if row["kind"] == "retry"]
-    for task in found if retries else ():
-        last = task.ready if task.ready is not None else retries[-1]
-        task.retried = any((task.started or 0) <= at <= last for at in retries)
+    again = [row["us"] for row in log if row["kind"] == "retry"] + list(retries or ())
+    for task in found:
+        last = task.ready if task.ready is not None else FOREVER
+        task.retried = any((task.started or 0) <= at <= last for at in again) or (controlled and retries is None)
+        # What a worker's task died of is told in the worker's log, without an id: the controller calls it rejected.
+        task.failed = controlled and task.status == "rejected" and not task.sessions
     return sorted(found, key=lambda task: (task.rank, task.order))
 
 
@@ -164,7 +171,8 @@ def _pair_outcomes(log: list[Row], tasks: list[Task], timeout: float | None) -> 
     """Give the outcomes told by lines without ids to the tasks that completed.
 
     Between two moments at which as many outcomes as completions were told, the outcomes belong to those tasks: those of
-    recorded outcome take theirs, and if the rest are all alike they are certain, else first goes with first.
+    recorded outcome take theirs, and if the rest are all alike they are certain, else first goes with first. An outcome
+    is told before its task completes: where there are fewer of them, one was told during an evaluation, and left out.
     """
     by_number = {task.number: task for task in tasks}
     outcomes: list[str] = []
@@ -174,7 +182,7 @@ def _pair_outcomes(log: list[Row], tasks: list[Task], timeout: float | None) -> 
             outcomes.append(OUTCOMES[row["kind"]])
         elif row["kind"] == "completed" and (task := by_number.get(row["number"])):
             waiting.append(task)
-        if outcomes and len(outcomes) == len(waiting):
+        if waiting and len(outcomes) <= len(waiting):
             _settle(outcomes, waiting, timeout)
             outcomes, waiting = [], []
     if waiting:
