@@ -110,19 +110,14 @@ class Fate:
 
 def write_sessions(
     model: Model,
-    samples: pl.DataFrame | None,
+    dumped: set[str],
     members: list[Mapping[str, Any]],
+    known: Mapping[str, Session],
     staged: Staged,
     story: Story,
     sink: Sink,
 ) -> None:
-    """Write trajectories, spans and fates of sessions in no dump, and when the dumped ones finished."""
-    known = _gather(members, staged, story, sink)
-    dumped = (
-        {row["key"]: row for row in samples.select("key", "trajectory_id", "group_id", "attempt").to_dicts()}
-        if samples is not None
-        else {}
-    )
+    """Write trajectories, spans and fates of sessions in no dump: of those ``known``, all but the ``dumped``."""
     groups = {session.instance: session.group_index for session in known.values() if session.group_index is not None}
     groups |= {member["instance"]: member["group_index"] for member in members if member["group_index"] is not None}
     aside = {member["alias"] for member in members}
@@ -148,10 +143,6 @@ def write_sessions(
         }
         trajectories.append({**place, "role": "train", "anonymous": False, "multiplicity_lo": 1, "multiplicity_hi": 1})
         events += _ends(session, place, fates, leftover=leftover, single=story.single)
-    for name, row in dumped.items():
-        if name in known and known[name].finished and known[name].ended:
-            place = {**row, "source": known[name].source, "evidence": "recorded", "ts": known[name].ended}
-            events.append({**place, "kind": "finished"})
     sink.write("trajectories", _frame(trajectories, _TRAJECTORIES))
     sink.write("events", _frame([{**event, "seq": at} for at, event in enumerate(events)], _EVENTS))
     spans = _spans(model, left, prefix, staged, story)
@@ -159,6 +150,32 @@ def write_sessions(
     sink.write("uses", _frame(_possible_uses(finished, spans, lacking, prefix), _USES))
     if not any(session.finished for session in known.values()):
         _write_counted(model, story, sink)
+
+
+def ends_of(members: list[Mapping[str, Any]], known: Mapping[str, Session]) -> pl.DataFrame:
+    """Return when sessions finished, by ``unit`` and ``key`` of their samples, with the ``payload`` that tells."""
+    rows = {
+        (member["unit"], session.name, session.ended, session.source)
+        for member in members
+        if (session := known.get(member["session"])) is not None and session.finished and session.ended
+    }
+    schema: dict[str, Any] = {"unit": pl.String, "key": pl.String, "ts": _TIME, "payload": pl.String}
+    return pl.DataFrame(list(rows), schema=schema, orient="row")
+
+
+def write_finished(samples: pl.DataFrame, ends: pl.DataFrame, sink: Sink) -> None:
+    """Write when the sessions of dumped samples (``rows.place_samples``) finished; ``ends``: of ``ends_of``."""
+    found = samples.unique("key", keep="last", maintain_order=True).join(
+        ends, on=["unit", "key"], maintain_order="left"
+    )
+    events = found.select(
+        *("trajectory_id", "group_id", "attempt", "ts"),
+        pl.col("payload").alias("source"),
+        pl.lit("finished").alias("kind"),
+        pl.lit("recorded").alias("evidence"),
+        pl.lit(0, pl.Int64).alias("seq"),
+    )
+    sink.write("events", events)
 
 
 def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
@@ -237,7 +254,7 @@ def _write_counted(model: Model, story: Story, sink: Sink) -> None:
             )
 
 
-def _gather(members: list[Mapping[str, Any]], staged: Staged, story: Story, sink: Sink) -> dict[str, Session]:
+def gather(members: list[Mapping[str, Any]], staged: Staged, story: Story, sink: Sink) -> dict[str, Session]:
     """Collect all sessions by name, from payloads, then the proxy's and the console's lines, then dumps."""
     known: dict[str, Session] = {}
     rows = _own_payloads(members, staged, sink)

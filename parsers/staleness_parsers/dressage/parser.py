@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import polars as pl
@@ -17,12 +18,12 @@ from staleness_parsers.dressage.card import CARD, KEEP, NO_CONVERSION, NO_LIMIT
 from staleness_parsers.dressage.console import MARKS, read_console
 from staleness_parsers.dressage.story import Story, tell
 from staleness_parsers.dressage.tokens import Member, as_dict, read_member, read_sample, session_of
-from staleness_parsers.slime import files, finish, rows
+from staleness_parsers.slime import files, finish
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.calls import Sample, label_number
 from staleness_parsers.slime.dumps import read_batch
 from staleness_parsers.slime.finish import Model
-from staleness_parsers.slime.parser import SlimeParser, facts_of, write_rows
+from staleness_parsers.slime.parser import Beside, SlimeParser, facts_of, write_rows
 
 _MEMBERS: Final[dict[str, Any]] = {
     "session": pl.String,
@@ -44,7 +45,6 @@ class DressageParser(SlimeParser):
     name = "dressage"
     version = "1"
     card: Card = CARD
-    writes_blocks = False
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise Dressage's messages, its sessions' payloads, and its metadata in slime's dumps."""
@@ -96,12 +96,26 @@ class DressageParser(SlimeParser):
         members = _members(staged)
         story = tell(model, members, staged)
         _learn_labels(model, staged, story)
-        eras = write_rows(model, staged, sink)
-        samples = rows.place_samples(eras, staged) if eras is not None else None
-        fates.write_sessions(model, samples, members, staged, story, sink)
-        if samples is not None and any(member["truncated"] for member in members):
-            truncation.write_cut_tokens(samples, members, staged, sink)
+        known = fates.gather(members, staged, story, sink)
+        ends, cut = fates.ends_of(members, known), truncation.cut_off(members, staged)
+        eras = write_rows(model, staged, sink, Beside(partial(_write_beside, ends, cut), _told(ends, cut)))
+        fates.write_sessions(model, set(eras.keys) if eras is not None else set(), members, known, staged, story, sink)
         return _facts(model, staged, story)
+
+
+def _write_beside(ends: pl.DataFrame, cut: pl.DataFrame, samples: pl.DataFrame, sink: Sink) -> None:
+    """Write what payloads tell of dumped samples: when their sessions finished, and which tokens were cut off."""
+    fates.write_finished(samples, ends, sink)
+    truncation.write_cut_tokens(samples, cut, sink)
+
+
+def _told(*frames: pl.DataFrame) -> dict[str, str]:
+    """Return by unit all that frames say of it."""
+    told: dict[str, str] = {}
+    for frame in frames:
+        for unit, rows in frame.sort("unit", "key").rows_by_key("unit").items():
+            told[str(unit)] = told.get(str(unit), "") + repr(rows)
+    return told
 
 
 def _read_batch(unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -140,7 +154,8 @@ def _read_eval(unit: Unit, run: RunFiles, sink: Sink) -> None:
 def _members(staged: Staged) -> list[Mapping[str, Any]]:
     if not staged.has("dressage_members"):
         return []
-    return list(staged.scan("dressage_members").unique().sort("session", "source").collect().iter_rows(named=True))
+    rows = staged.scan("dressage_members", named=True).unique().sort("session", "source").collect()
+    return list(rows.iter_rows(named=True))
 
 
 def _learn_labels(model: Model, staged: Staged, story: Story) -> None:

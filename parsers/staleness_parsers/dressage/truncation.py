@@ -16,17 +16,28 @@ _LAST: Final = 1 << 20
 """Index of the span of cut tokens: after all others of its trajectory."""
 
 
-def write_cut_tokens(samples: pl.DataFrame, members: list[Mapping[str, Any]], staged: Staged, sink: Sink) -> None:
+def cut_off(members: list[Mapping[str, Any]], staged: Staged) -> pl.DataFrame:
+    """Return the sampled tokens of truncated sessions in dumps (``lo``, ``hi``) and in their payloads (``.._all``).
+
+    By ``unit`` and ``key`` of their samples.
+    """
+    names = {member["session"] for member in members if member["truncated"]}
+    rows = sorted({(member["unit"], member["session"]) for member in members if member["session"] in names})
+    dumped = _totals(staged, "slime_segments", "key", names)
+    whole = _totals(staged, "dressage_spans", "session", names).rename({"session": "key"})
+    return (
+        pl.DataFrame(rows, schema={"unit": pl.String, "key": pl.String}, orient="row")
+        .join(dumped, on="key", how="left")
+        .join(whole, on="key", how="left", suffix="_all")
+    )
+
+
+def write_cut_tokens(samples: pl.DataFrame, truncated: pl.DataFrame, sink: Sink) -> None:
     """Write a masked span for what each truncated trajectory lacks, and its use beside the other spans' uses."""
-    truncated = {member["session"] for member in members if member["truncated"]}
     cut = (
-        samples.filter(pl.col("key").is_in(truncated) & ~pl.col("critic_only") & pl.col("member").fill_null(True))
+        samples.filter(~pl.col("critic_only") & pl.col("member").fill_null(True))
+        .join(truncated, on=["unit", "key"], maintain_order="left")
         .unique(["trajectory_id", "attempt", "rollout"], keep="first", maintain_order=True)
-        .select("key", "trajectory_id", "attempt", "rollout", "member", "source", "position")
-        .join(_totals(staged, "slime_segments", "key"), on="key", how="left")
-        .join(
-            _totals(staged, "dressage_spans", "session").rename({"session": "key"}), on="key", how="left", suffix="_all"
-        )
         .with_columns(
             (pl.col("lo_all") - pl.col("hi")).clip(lower_bound=0).fill_null(0).alias("tokens_lo"),
             (pl.col("hi_all") - pl.col("lo")).clip(lower_bound=0).alias("tokens_hi"),
@@ -44,9 +55,10 @@ def write_cut_tokens(samples: pl.DataFrame, members: list[Mapping[str, Any]], st
     sink.write("uses", cut.select(*shared, "attempt", pl.col("rollout").alias("step"), "member"))
 
 
-def _totals(staged: Staged, table: str, key: str) -> pl.DataFrame:
+def _totals(staged: Staged, table: str, key: str, names: set[str]) -> pl.DataFrame:
     """Sampled tokens by trajectory: ``lo`` and ``hi`` (null where some part has no upper end)."""
-    if not staged.has(table):
+    if not names or not staged.has(table):
         return pl.DataFrame(schema={key: pl.String, "lo": pl.Int64, "hi": pl.Int64})
     hi = pl.when(pl.col("tokens_hi").is_not_null().all()).then(pl.col("tokens_hi").sum())
-    return staged.scan(table).group_by(key).agg(pl.col("tokens_lo").sum().alias("lo"), hi.alias("hi")).collect()
+    found = staged.scan(table).filter(pl.col(key).is_in(names)).group_by(key)
+    return found.agg(pl.col("tokens_lo").sum().alias("lo"), hi.alias("hi")).collect()

@@ -67,10 +67,10 @@ class Eras:
         return replace(self, dumps=self.dumps.filter(condition))
 
 
-def divide(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink) -> Eras | None:
+def divide(model: Model, steps: pl.DataFrame, staged: Staged, told: Mapping[str, str], sink: Sink) -> Eras | None:
     """Divide the dumped rollouts, and gather what their rows depend on; None if there are none.
 
-    ``steps``: as ``rows.write_steps`` returns them.
+    ``steps``: as ``rows.write_steps`` returns them; ``told``: by unit, what else its rows depend on.
     """
     if not staged.has("slime_samples"):
         return None
@@ -81,8 +81,9 @@ def divide(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink) -> Era
     facts = []
     for batch in model.batches:
         place = batch["attempt"], batch["rollout"]
-        facts.append({**_facts(model, batch, by_step[place], newest), "saved": saved.get(place)})
-    schema: dict[str, Any] = {"saved": pl.Datetime("us", "UTC"), "unit": pl.String}
+        beside = {"saved": saved.get(place), "told": told.get(batch["unit"])}
+        facts.append({**_facts(model, batch, by_step[place], newest), **beside})
+    schema: dict[str, Any] = {"saved": pl.Datetime("us", "UTC"), "unit": pl.String, "told": pl.String}
     dumps = pl.DataFrame(facts, schema_overrides=schema, infer_schema_length=None).sort("attempt", "rollout", "root")
     dumps = dumps.with_columns(pl.struct("attempt", "rollout").rle_id().cast(pl.Int64).alias("place"))
     names = staged.scan("slime_samples").select(*BATCH, "key", "group_key").collect()

@@ -144,12 +144,13 @@ def _event_processes(scalars: pl.DataFrame) -> list[Process]:
         trained = file.filter(pl.col("tag").is_in(_TRAINED_TAGS))
         scale = optimizer_steps(file)
         process.collected = {x // scale for x in collected["x"].to_list()}
-        sizes = file.filter(pl.col("tag") == "train/global_batch_size")
+        sizes: dict[int, dict[int, float | None]] = {}
+        per_rollout = _per_rollout(file)
+        for n, size in file.filter(pl.col("tag") == "train/global_batch_size").select("x", "value").iter_rows():
+            sizes.setdefault(n // per_rollout, {})[n] = size
         for x in trained["x"].unique().to_list():
             train = Train(rollout=x // scale, completed=True, source=file["source"][0], line=None)
-            train.steps = {
-                n: size for n, size in sizes.select("x", "value").iter_rows() if n // _per_rollout(file) == x // scale
-            }
+            train.steps = sizes.get(x // scale, {})
             process.trains[x // scale] = train
         ids = process.collected | set(process.trains)
         if not ids:

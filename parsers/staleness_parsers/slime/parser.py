@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -96,14 +97,27 @@ class SlimeParser:
         return facts_of(model)
 
 
-def write_rows(model: Model, staged: Staged, sink: Sink) -> Eras | None:
+@dataclass(frozen=True)
+class Beside:
+    """What a framework on top of slime tells of samples.
+
+    Arguments:
+        write: writes it of the samples of some eras (``rows.place_samples``).
+        told: by unit, all that is made from beside the unit's samples.
+    """
+
+    write: Callable[[pl.DataFrame, Sink], None]
+    told: Mapping[str, str]
+
+
+def write_rows(model: Model, staged: Staged, sink: Sink, beside: Beside | None = None) -> Eras | None:
     """Write all event tables; return the eras of the dumped samples."""
     steps = rows.write_steps(model, sink)
     rows.write_syncs(model, sink)
-    eras = divide(model, steps, staged, sink)
+    eras = divide(model, steps, staged, beside.told if beside else {}, sink)
     if eras is not None:
         rows.tell_odd(eras, staged, sink)
-        sink.write_eras(eras.listed(), partial(_write_samples, eras, staged))
+        sink.write_eras(eras.listed(), partial(_write_samples, eras, staged, beside))
     rows.write_orphans(model, steps, staged, sink)
     life.write_lost_groups(model, sink)
     life.write_constraints(model, _known_members(model), sink)
@@ -112,7 +126,7 @@ def write_rows(model: Model, staged: Staged, sink: Sink) -> Eras | None:
     return eras
 
 
-def _write_samples(all_eras: Eras, staged: Staged, numbers: Sequence[int], sink: Sink) -> None:
+def _write_samples(all_eras: Eras, staged: Staged, beside: Beside | None, numbers: Sequence[int], sink: Sink) -> None:
     """Write what the dumps of some eras tell."""
     eras = all_eras.of(numbers)
     samples = rows.place_samples(eras, staged)
@@ -121,6 +135,8 @@ def _write_samples(all_eras: Eras, staged: Staged, numbers: Sequence[int], sink:
     rows.write_trajectories(samples, sink)
     rows.write_spans(eras, samples, staged, sink)
     life.write_events(eras, samples, staged, sink)
+    if beside is not None:
+        beside.write(samples, sink)
 
 
 def _read_dataset(unit: Unit, run: RunFiles, sink: Sink) -> None:

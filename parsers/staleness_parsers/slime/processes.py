@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
@@ -115,11 +116,16 @@ class Process:
         All rollouts take equally many optimizer steps; where one seems not to, a line is missing.
         """
         train = self.trains.get(rollout)
-        usual = Counter(len(other.steps) for other in self.trains.values() if other.steps).most_common(1)
-        if train is None or not usual or len(train.steps) != usual[0][0]:
+        if train is None or not self.usual_steps or len(train.steps) != self.usual_steps:
             return None
         sizes = [size for size in train.steps.values() if size is not None]
-        return int(sum(sizes)) if len(sizes) == usual[0][0] else None
+        return int(sum(sizes)) if len(sizes) == self.usual_steps else None
+
+    @cached_property
+    def usual_steps(self) -> int:
+        """Optimizer steps that most rollouts took, 0 if no line tells; asked for when all trainings are known."""
+        counts = Counter(len(train.steps) for train in self.trains.values() if train.steps)
+        return counts.most_common(1)[0][0] if counts else 0
 
     @property
     def torn(self) -> int | None:
@@ -139,9 +145,9 @@ class Process:
         lost += [min(set(range(min(self.trains), last)) - self.trains.keys(), default=None)] if last is not None else []
         return min((number for number in lost if number is not None), default=None)
 
-    @property
+    @cached_property
     def critic_only(self) -> set[int]:
-        """Rollouts in which only the critic was trained."""
+        """Rollouts in which only the critic was trained; asked for when all trainings are known."""
         return {rollout for rollout, train in self.trains.items() if train.critic_only}
 
 

@@ -100,7 +100,8 @@ def place_samples(eras: Eras, staged: Staged) -> pl.DataFrame:
 
     ``member``: true, false (trimmed), or null (it may have been trimmed). ``whole_use``: the train dump says so.
     """
-    samples = _name(eras.scan(staged, "slime_samples").join(eras.dumps.drop("unit", "samples", "labels"), on=BATCH))
+    dumps = eras.dumps.drop("samples", "labels", "told")
+    samples = _name(eras.scan(staged, "slime_samples").join(dumps, on=BATCH))
     order = (
         pl.col("position").min().over("trajectory_id", "attempt", "rollout").rank("dense").over("attempt", "rollout")
         - 1
