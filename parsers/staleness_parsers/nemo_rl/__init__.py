@@ -35,6 +35,7 @@ class NemoRL:
     name = "nemo-rl"
     version = "1"
     card = CARD
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the console's words, the metrics, or a configuration; dumped rows alone could be synchronous."""

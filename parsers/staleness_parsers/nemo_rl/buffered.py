@@ -65,6 +65,26 @@ class Told:
     dumped: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True)
+class Dump:
+    """A step whose trajectories were dumped: in which ``files`` (``inputs.DUMPS``, with ``unit``).
+
+    ``several``: there are other launches, which have such steps, too.
+    """
+
+    told: Told
+    step: int
+    files: pl.DataFrame
+    several: bool
+
+    def made_from(self) -> str:
+        """Say all that its rows depend on."""
+        told, settings = self.told, self.told.launch.settings
+        run = (told.launch.number, self.several, told.drains, group_size(settings), groups_per_step(settings))
+        step = (self.step, told.selections.get(self.step), _oldest_age(told, self.step))
+        return repr((run, step, self.files["unit"].to_list()))
+
+
 def tell(launch: Launch, saved: Iterable[Row], dumped: set[int]) -> Told:
     """Follow the buffer's lines and collect what proves a step; ``saved`` are buffers of checkpoints."""
     told = Told(launch, None, {}, [], [], None, None, 0, {}, dumped)
@@ -181,8 +201,9 @@ def _use_saved(told: Told, saved: Iterable[Row]) -> None:
             told.selections[step] = Selection(rows[0], target, Counter(entry.version for entry in groups), groups)
 
 
-def write(told: Told, rows: Rows, dumps: dict[int, pl.DataFrame], sink: Sink, several: bool) -> None:
-    """Write a launch's steps, their trajectories or classes, and what was evicted."""
+def write(told: Told, rows: Rows, dumps: dict[int, pl.DataFrame], sink: Sink, *, several: bool) -> list[Dump]:
+    """Write a launch's steps, their classes, and what was evicted; returns those whose rows remain to be written."""
+    remaining = []
     for step, place in sorted(told.steps.items()):
         # A selection without results is a step that crashed, or one of which the log was cut.
         completed = True if step <= told.proven else False if told.launch.all("traceback") else None
@@ -190,14 +211,15 @@ def write(told: Told, rows: Rows, dumps: dict[int, pl.DataFrame], sink: Sink, se
         if completed is False:
             continue
         rows.again = told.launch.reused(step)
-        frame = None if rows.again else dumps.get(step)
-        if frame is not None:
-            _write_rows(told, step, frame, rows, sink, several=several)
+        files = None if rows.again else dumps.get(step)
+        if files is not None:
+            remaining.append(Dump(told, step, files, several))
         else:
             _write_classes(told, step, place, rows, sink)
-        _write_sums(told, step, place, frame, rows)
+        _write_sums(told, step, place, rows, dumped=files is not None)
     rows.again = False
     _write_losses(told, rows)
+    return remaining
 
 
 def _place(told: Told, step: int, place: Row) -> Row:
@@ -230,10 +252,11 @@ def _write_step(told: Told, step: int, place: Row, completed: bool | None, rows:
     )
 
 
-def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Sink, *, several: bool) -> None:
+def write_rows(dump: Dump, frame: pl.DataFrame, rows: Rows, sink: Sink) -> None:
     """Write the dumped trajectories of a step, each with its group's versions."""
+    told, step = dump.told, dump.step
     selection = told.selections.get(step)
-    size = _rows_per_group(told, frame, selection)
+    size = _rows_per_group(told, dump, selection)
     if selection is not None and size is None:
         sink.diagnose(
             "warning",
@@ -241,7 +264,7 @@ def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Si
             f"The rows of step {step} can't be told apart by groups, so each may have any version of the step.",
             source=frame["source"][0],
         )
-    prefix = f"a{told.launch.number}/step{step}" if several else f"step{step}"
+    prefix = f"a{told.launch.number}/step{step}" if dump.several else f"step{step}"
     for row in frame.sort("row").to_dicts():
         key = f"{prefix}/{row['row']}"
         group = f"{prefix}/group{row['row'] // size}" if size else None
@@ -270,10 +293,11 @@ def _write_rows(told: Told, step: int, frame: pl.DataFrame, rows: Rows, sink: Si
         )
 
 
-def _rows_per_group(told: Told, frame: pl.DataFrame, selection: Selection | None) -> int | None:
+def _rows_per_group(told: Told, dump: Dump, selection: Selection | None) -> int | None:
     size = group_size(told.launch.settings)
     groups = selection.counts.total() if selection else groups_per_step(told.launch.settings)
-    last = max(frame["row"].to_list())
+    last = dump.files["last"].max()
+    assert isinstance(last, int)
     if size is None:
         return (last + 1) // groups if groups and (last + 1) % groups == 0 else None
     return size if groups is None or last < groups * size else None
@@ -389,7 +413,7 @@ def _tokens(told: Told, step: int) -> int | None:
     return int(value)
 
 
-def _write_sums(told: Told, step: int, place: Row, frame: pl.DataFrame | None, rows: Rows) -> None:
+def _write_sums(told: Told, step: int, place: Row, rows: Rows, *, dumped: bool) -> None:
     """Say how many trajectories and tokens a step trained, how old they can be, and what the framework reports."""
     launch, where = told.launch, _place(told, step, place)
     about = {"attempt": launch.number, "step": step}
@@ -398,7 +422,7 @@ def _write_sums(told: Told, step: int, place: Row, frame: pl.DataFrame | None, r
         total = float(selection.counts.total() * size)
         rows.add("constraints", where, **about, quantity="trajectories", op="eq", value=total, unit="trajectories")
     tokens = _tokens(told, step)
-    if frame is None and tokens is not None:
+    if not dumped and tokens is not None:
         rows.add("constraints", where, **about, quantity="loss_tokens", op="eq", value=float(tokens), unit="tokens")
     if selection is None:
         least, most = _oldest_age(told, step)

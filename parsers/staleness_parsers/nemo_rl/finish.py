@@ -9,7 +9,7 @@ import orjson
 import polars as pl
 
 from staleness_audit.discovery import RunFiles
-from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign, Sink, Staged
+from staleness_audit.parser import Attempt, Bound, Era, Guarantee, Hint, RunFacts, Sign, Sink, Staged
 from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.nemo_rl import buffered, files, settings, single
 from staleness_parsers.nemo_rl.console import carried
@@ -35,7 +35,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     """Write the event tables of a run from its staged ones and return its facts."""
     names = {file.source: file.name for file in run.files}
     saved = _rows(staged, "nemo_saved", "source", "index")
-    exps = [exp for exp in _column(staged, "nemo_rows", "exp") if exp]
+    exps = [exp for exp in _column(staged, "nemo_dumps", "exp") if exp]
     lines = near(_rows(staged, "nemo_lines", "source", "line"), "a", _NUMBERED, sink)
     launches = gather(
         captures(carried(lines), names),
@@ -50,13 +50,15 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         later = [after.start or 0 for after in told[index + 1 :] if after.launch.all("restored")]
         life.launch.reused_after = min(later, default=None)
     rows = Rows(sink)
+    dumps: list[buffered.Dump] = []
     for life in told:
         _tell_early_end(life.launch, sink)
         if isinstance(life, single.Told):
             single.write(life, rows, sink)
         else:
-            buffered.write(life, rows, _dumps(staged, life.launch), sink, len(told) > 1)
+            dumps += buffered.write(life, rows, _dumps(staged, life.launch), sink, several=len(told) > 1)
     rows.close()
+    _write_dumps(staged, dumps, sink)
     attempts = _attempts(told, sink)
     if not told:
         sink.diagnose(
@@ -142,10 +144,28 @@ def _tell(launch: Launch, staged: Staged, saved: Sequence[Row]) -> Told:
 
 
 def _dumps(staged: Staged, launch: Launch) -> dict[int, pl.DataFrame]:
-    if launch.exp is None or not staged.has("nemo_rows"):
+    """Return the files that hold rows of a step, by ``unit``."""
+    if launch.exp is None or not staged.has("nemo_dumps"):
         return {}
-    frame = staged.scan("nemo_rows").filter(pl.col("exp") == launch.exp, pl.col("step").is_not_null()).collect()
-    return {int(step): part for (step,), part in frame.group_by("step")}
+    files = staged.scan("nemo_dumps", named=True).filter(pl.col("exp") == launch.exp, pl.col("step").is_not_null())
+    return {int(step): part for (step,), part in files.sort("unit").collect().group_by("step", maintain_order=True)}
+
+
+def _write_dumps(staged: Staged, dumps: Sequence[buffered.Dump], sink: Sink) -> None:
+    """Write the dumped trajectories, step by step."""
+    by_era = {dump.told.launch.number << 32 | dump.step: dump for dump in dumps}
+    eras = [Era(number, int(dump.files["rows"].sum()), dump.made_from()) for number, dump in sorted(by_era.items())]
+
+    def write(numbers: Sequence[int], into: Sink) -> None:
+        rows = Rows(into)
+        chosen = [by_era[number] for number in numbers]
+        units = {unit for dump in chosen for unit in dump.files["unit"]}
+        frames = staged.scan("nemo_rows", units=units).collect().partition_by("exp", "step", as_dict=True)
+        for dump in chosen:
+            buffered.write_rows(dump, frames[dump.told.launch.exp, dump.step], rows, into)
+        rows.close()
+
+    sink.write_eras(eras, write)
 
 
 def _attempts(told: Sequence[Told], sink: Sink) -> list[Attempt]:

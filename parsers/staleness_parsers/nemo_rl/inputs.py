@@ -42,6 +42,8 @@ ROWS: Final = pl.Schema(
         "masked": pl.Boolean,
     }
 )
+DUMPS: Final = {"exp": pl.String, "step": pl.Int64, "last": pl.Int64, "rows": pl.Int64}
+"""What is looked at of a dump each time: how many rows, and the highest number of one."""
 SAVED: Final = {
     "source": pl.String,
     "step": pl.Int64,
@@ -104,8 +106,11 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
 def read_rows(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage one row per trajectory of a ``train_data_step<k>.jsonl``: its sampled tokens and whether it is masked.
 
-    Every value is a one-element list; rows are padded, so only ``input_lengths`` elements of the mask count.
+    Every value is a one-element list; rows are padded, so only ``input_lengths`` elements of the mask count. The file
+    as a whole gets one row, too (``DUMPS``).
     """
+    exp, step = exp_of(piece.source) or "", step_of(run.file(piece.source).name)
+    numbers: list[pl.Series] = []
 
     def bad(line: BadLine) -> None:
         if line.cut:
@@ -133,8 +138,8 @@ def read_rows(run: RunFiles, piece: Piece, sink: Sink) -> None:
         rows = frame.select(
             pl.lit(piece.source).alias("source"),
             pl.col("line"),
-            pl.lit(exp_of(piece.source) or "").alias("exp"),
-            pl.lit(step_of(run.file(piece.source).name), pl.Int64).alias("step"),
+            pl.lit(exp).alias("exp"),
+            pl.lit(step, pl.Int64).alias("step"),
             pl.coalesce("idx", pl.col("line") - 1).alias("row"),
             (length - count).alias("prompt"),
             pl.coalesce(count, pl.lit(0)).alias("tokens_lo"),
@@ -142,6 +147,11 @@ def read_rows(run: RunFiles, piece: Piece, sink: Sink) -> None:
             (pl.col("sample_loss_mask").list.first() == 0).fill_null(False).alias("masked"),
         )
         sink.write("nemo_rows", rows.cast(ROWS))
+        numbers.append(rows["row"])
+    if numbers:
+        every = pl.concat(numbers)
+        told = {"exp": [exp], "step": [step], "last": [every.max()], "rows": [len(every)]}
+        sink.write("nemo_dumps", pl.DataFrame(told, schema=DUMPS))
 
 
 def read_settings(run: RunFiles, piece: Piece, sink: Sink) -> None:

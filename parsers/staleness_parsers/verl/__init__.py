@@ -53,6 +53,7 @@ class Verl:
     name = "verl"
     version = "1"
     card = CARD
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise checkpoints and dumps by their names, rollout dumps, metrics and consoles by their first bytes."""
@@ -208,9 +209,7 @@ def _rule(settings: Settings, records: Sequence[Row], messages: Sequence[Row], f
         return "fa"
     if settings.trainer == "one_step_off" or any(actor.startswith("OneStep") for actor in actors):
         return "oso"
-    named = staged.has(dumps.TABLE) and bool(
-        staged.scan(dumps.TABLE).select(pl.col("uid").is_not_null().any()).collect().item()
-    )
+    named = staged.has(dumps.HEADS) and bool(staged.scan(dumps.HEADS).select(pl.col("keyed").any()).collect().item())
     if settings.trainer in ("separate_async", "colocate_async", "sync") or files.checkpoints or files.batches or named:
         return "v1"
     return "v1" if any(row["worst_max"] is not None for row in records) else "other"

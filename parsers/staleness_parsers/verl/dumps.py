@@ -1,7 +1,8 @@
 """Rollout dumps ``<step>.jsonl``: which rows a step trained (guide section 5 C and I).
 
-Rows become a staged table with the columns of ``ROWS``; texts are kept only as what joins need (a hash of the prompt,
-the prompt itself where fully-async dumps are to be joined with it). ``read_dump`` is importable by refining parsers.
+Rows become a staged table; texts are kept only as what joins need (the prompt itself where fully-async dumps are to be
+joined with it). Beside it goes a small one, ``HEADS``, of what a dump says of a step as a whole: it is looked at each
+time, the rows only where they are written. ``read_dump`` is importable by refining parsers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
 
 TABLE: Final = "verl_rollouts"
+HEADS: Final = "verl_dumps"
 DAMAGE: Final = "verl_rollout_damage"
 SCHEMA: Final = pa.schema(
     [
@@ -30,6 +32,17 @@ SCHEMA: Final = pa.schema(
 )
 PADDING: Final = r"^pad[0-9a-f]{32}_"
 _FARTHEST: Final = 100_000
+HEAD_ROWS: Final = {
+    "source": pl.String,
+    "step": pl.Int64,
+    "n": pl.UInt32,
+    "spoke": pl.Boolean,
+    "named": pl.Boolean,
+    "padded": pl.Boolean,
+    "validation": pl.Boolean,
+    "keyed": pl.Boolean,
+}
+"""What one unit says of one step: ``counted``, and whether any row is padding, is validation's, has an id."""
 DAMAGE_ROWS: Final = {"source": pl.String, "step": pl.Int64, "cut": pl.Boolean}
 
 
@@ -54,25 +67,55 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
             line=bad.line,
         )
 
-    empty = True
+    told = []
     for rows in read_dump(run, piece, damaged):
-        empty = False
-        sink.write(
-            TABLE,
-            rows.select(
-                pl.lit(piece.source).alias("source"),
-                "line",
-                pl.lit(step, pl.Int64).alias("file_step"),
-                # A damaged digit must not ask for a step of its own far beyond the others.
-                pl.when((pl.col("step") - step).abs() < _FARTHEST).then("step").otherwise(step).alias("step"),
-                pl.col("uid"),
-                # Only rows without an id are joined by their prompt.
-                pl.when(pl.col("uid").is_null()).then("input").alias("input"),
-                pl.col("output").fill_null("").str.len_chars().alias("output_chars"),
-                pl.col("score"),
-                pl.col("uid").fill_null("").str.contains(PADDING).alias("padding"),
-                pl.col("reward").is_not_null().alias("validation"),
-            ),
+        staged = rows.select(
+            pl.lit(piece.source).alias("source"),
+            "line",
+            pl.lit(step, pl.Int64).alias("file_step"),
+            # A damaged digit must not ask for a step of its own far beyond the others.
+            pl.when((pl.col("step") - step).abs() < _FARTHEST).then("step").otherwise(step).alias("step"),
+            pl.col("uid"),
+            # Only rows without an id are joined by their prompt.
+            pl.when(pl.col("uid").is_null()).then("input").alias("input"),
+            pl.col("output").fill_null("").str.len_chars().alias("output_chars"),
+            pl.col("score"),
+            pl.col("uid").fill_null("").str.contains(PADDING).alias("padding"),
+            pl.col("reward").is_not_null().alias("validation"),
         )
-    if empty:
+        sink.write(TABLE, staged)
+        told.append(staged.select("source", "step", "uid", "output_chars", "padding", "validation"))
+    if told:
+        sink.write(HEADS, _heads(pl.concat(told)))
+    else:
         sink.write(DAMAGE, pl.DataFrame([{"source": piece.source, "step": step, "cut": True}], schema=DAMAGE_ROWS))
+
+
+def _heads(rows: pl.DataFrame) -> pl.DataFrame:
+    marks = rows.group_by("step", maintain_order=True).agg(
+        pl.col("padding").any().alias("padded"),
+        pl.col("validation").any(),
+        pl.col("uid").is_not_null().any().alias("keyed"),
+        pl.col("source").first(),
+    )
+    counts = counted(distinct(rows), "step").drop("source")
+    heads = marks.join(counts, on="step", how="left").with_columns(pl.col("n").fill_null(0))
+    return heads.select(pl.col(name).cast(kind) for name, kind in HEAD_ROWS.items())
+
+
+def distinct(rows: pl.DataFrame) -> pl.DataFrame:
+    """Leave out padding, and of rows with an id all but the first of a step: a line that occurs twice was copied."""
+    rows = rows.filter(~pl.col("padding"))
+    named = pl.col("uid").is_not_null()
+    once = rows.filter(named).unique(["step", "uid"], keep="first", maintain_order=True)
+    return pl.concat([once, rows.filter(~named)])
+
+
+def counted(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Count distinct rows: ``n``, whether all have some text (``spoke``) and an id (``named``), and a ``source``."""
+    return rows.group_by(*by, maintain_order=True).agg(
+        pl.len().alias("n"),
+        (pl.col("output_chars") > 0).all().alias("spoke"),
+        pl.col("uid").is_not_null().all().alias("named"),
+        pl.col("source").first(),
+    )

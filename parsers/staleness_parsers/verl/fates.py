@@ -18,7 +18,7 @@ import polars as pl
 from staleness_audit.parser import Sink
 from staleness_parsers.verl.launches import Row
 from staleness_parsers.verl.rows import write_rows, write_stamped
-from staleness_parsers.verl.v1 import V1, Step
+from staleness_parsers.verl.v1 import V1, Step, members
 from staleness_parsers.verl.v1_rows import loss_interval
 
 _REASONS: Final = {"stale": "stale", "failed": "group", "filtered": "zero_advantage"}
@@ -74,7 +74,7 @@ def _left(model: V1, dated: pl.DataFrame) -> dict[str, Row]:
     steps = [number for number in sorted(set(held["step"])) if _in_line(model, number)]
     if not steps or prompts.is_empty():
         return {}
-    uids = [model.members.select("uid"), dated.select(pl.col("group_id").alias("uid"))]
+    uids = [members(model).select("uid"), dated.select(pl.col("group_id").alias("uid"))]
     trained = pl.concat(uids).drop_nulls().unique()
     last = prompts.filter(pl.col("step").is_in(steps)).join(trained, on="uid", how="anti")
     last = last.sort("step").group_by("uid", maintain_order=True).last()

@@ -7,7 +7,7 @@ from the dumped mini-batches, else only the metrics say how many they were.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +23,15 @@ SLACK: Final = 1e-3
 """How far a sum rebuilt from a mean may lie from a whole number."""
 
 _KEY: Final = ["attempt", "step"]
+MEMBER: Final = {
+    "attempt": pl.Int64,
+    "step": pl.Int64,
+    "key": pl.String,
+    "uid": pl.String,
+    "source": pl.String,
+    "line": pl.Int64,
+}
+"""A row that a step trained; ``uid`` names its group."""
 
 
 @dataclass
@@ -58,18 +67,21 @@ class Step:
 class V1:
     """Everything the stations of V1 share.
 
-    ``scale``: see ``_scale``. ``saved``: the launch (index) whose checkpoint of a step is left.
+    ``scale``: see ``_scale``. ``heads``: what dumps say of the steps they are of (``dumps.HEADS``), by ``unit``, with
+    the ``attempt``. ``restored``: members of steps whose state is believed instead. ``saved``: the launch (index) whose
+    checkpoint of a step is left.
     """
 
     settings: Settings
     launches: Sequence[Launch]
     scale: int
     rule: str
+    staged: Staged
     keys: pl.DataFrame
-    rollouts: pl.DataFrame
+    heads: pl.DataFrame
     damaged: pl.DataFrame
     steps: dict[tuple[int, int], Step] = field(default_factory=dict)
-    members: pl.DataFrame = field(default_factory=pl.DataFrame)
+    restored: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=MEMBER))
     saved: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -81,45 +93,33 @@ class V1:
 def build(settings: Settings, found: Sequence[Launch], staged: Staged, rule: str, sink: Sink) -> V1:
     """Gather steps and members. ``rule``: ``v1``, or ``oso`` (one step off: every batch is one version old)."""
     keys = staged.scan(state.TABLE).collect() if staged.has(state.TABLE) else pl.DataFrame(schema=state.ROWS)
-    rollouts = _training(staged, settings)
-    damaged = _damaged(staged, rollouts)
-    model = V1(settings, found, _scale(settings, found), rule, keys, rollouts, damaged)
+    heads = _training(staged, settings)
+    damaged = _damaged(staged, heads)
+    model = V1(settings, found, _scale(settings, found), rule, staged, keys, heads, damaged)
     _place_steps(model)
-    model.members = _members(model, sink)
+    _count_members(model, sink)
     return model
 
 
 def _training(staged: Staged, settings: Settings) -> pl.DataFrame:
-    """Return dumped rows that are no validation: those have a ``reward``, or lie in the folder configured for it."""
-    if not staged.has(dumps.TABLE):
-        return pl.DataFrame(
-            schema={
-                "source": pl.String,
-                "line": pl.Int64,
-                "step": pl.Int64,
-                "uid": pl.String,
-                "padding": pl.Boolean,
-                "file_step": pl.Int64,
-                "output_chars": pl.Int64,
-            }
-        )
-    rows = staged.scan(dumps.TABLE).collect()
+    """Return dumps that are no validation's: those have a ``reward``, or lie in the folder configured for it."""
+    if not staged.has(dumps.HEADS):
+        return pl.DataFrame(schema={**dumps.HEAD_ROWS, "unit": pl.String})
+    heads = staged.scan(dumps.HEADS, named=True).collect()
     folder = pl.col("source").str.extract(r"(?:^|/)([^/]+)/[^/]+$")
-    evaluated = rows.group_by("source").agg(pl.col("validation").any())
-    rows = rows.drop("validation").join(evaluated, on="source")
-    keep = ~pl.col("validation")
+    keep = ~pl.col("validation").any().over("source")
     named = settings.folder("trainer.validation_data_dir")
     if named is not None and named != settings.folder("trainer.rollout_data_dir"):
         keep &= folder.fill_null("") != named
-    return rows.filter(keep)
+    return heads.filter(keep)
 
 
-def _damaged(staged: Staged, rollouts: pl.DataFrame) -> pl.DataFrame:
+def _damaged(staged: Staged, heads: pl.DataFrame) -> pl.DataFrame:
     """Find the steps whose rollout dump lacks rows; damage beside validation dumps only is none of training's."""
     if not staged.has(dumps.DAMAGE):
         return pl.DataFrame(schema=dumps.DAMAGE_ROWS)
     folder = pl.col("source").str.extract(r"^(.*?)[^/]*$")
-    homes = rollouts.select(folder.alias("home"))["home"].unique()
+    homes = heads.select(folder.alias("home"))["home"].unique()
     damaged = staged.scan(dumps.DAMAGE).collect()
     return damaged.filter(folder.is_in(homes.implode())) if len(homes) else damaged
 
@@ -152,7 +152,7 @@ def _place_steps(model: V1) -> None:
         if index == 0 or found[index + 1].start > found[index].start:
             ends[index] = max(ends[index], found[index + 1].start)
     checkpoints = sorted(set(keys.filter(pl.col("origin") == "checkpoint")["step"]))
-    filed = sorted({*model.rollouts["step"], *model.damaged["step"], *checkpoints})
+    filed = sorted({*model.heads["step"], *model.damaged["step"], *checkpoints})
     # Files beyond everything that a log tells of belong to the last launch.
     beyond = [number for number in filed if number > max(ends)]
     ends[last] = max([ends[last], *beyond])
@@ -175,31 +175,58 @@ def _place_steps(model: V1) -> None:
     for number in sorted({*(filed if last else ()), *sampled}):
         if number == ends[last] + 1:
             model.steps[last, number] = Step(last, number, completed=None, record=None)
-    model.rollouts = model.rollouts.with_columns(
+    model.heads = model.heads.with_columns(
         pl.col("step").replace_strict(owners, default=None, return_dtype=pl.Int64).fill_null(last).alias("attempt")
     )
 
 
-def _members(model: V1, sink: Sink) -> pl.DataFrame:
-    """Rows each step trained: (attempt, step, key, uid, source, line), and the counts of each step."""
-    rows = model.rollouts.filter(~pl.col("padding")).select(
+def _rows(model: V1, units: Sequence[str]) -> pl.DataFrame:
+    """Return the dumped rows of units, all of training."""
+    if not units:
+        return pl.DataFrame(schema={**MEMBER, "uid": pl.String, "output_chars": pl.UInt32, "padding": pl.Boolean})
+    columns = ["step", "uid", "source", "line", "output_chars", "padding"]
+    rows = model.staged.scan(dumps.TABLE, units=set(units)).select(columns).collect()
+    owners = dict(model.heads.select("step", "attempt").iter_rows())
+    return rows.with_columns(pl.col("step").replace_strict(owners, return_dtype=pl.Int64).alias("attempt"))
+
+
+def members(model: V1, steps: Collection[int] | None = None) -> pl.DataFrame:
+    """Return the rows that these steps, or all, trained, in the shape of ``MEMBER``."""
+    heads, restored = model.heads, model.restored
+    if steps is not None:
+        heads, restored = (frame.filter(pl.col("step").is_in(list(steps))) for frame in (heads, restored))
+    rows = dumps.distinct(_rows(model, heads["unit"].unique().to_list()))
+    if steps is not None:
+        rows = rows.filter(pl.col("step").is_in(list(steps)))
+    dumped = rows.select(
         *_KEY,
         pl.col("uid").alias("key"),
-        pl.col("uid").str.replace(r"_[^_]*_[^_]*$", "").alias("uid"),
-        *("source", "line", "output_chars"),
+        pl.col("uid").str.replace(r"_[^_]*_[^_]*$", ""),
+        "source",
+        "line",
     )
-    named = pl.col("key").is_not_null()
-    # A key occurs once in a step; a line that occurs twice was copied.
-    once = rows.filter(named).unique([*_KEY, "key"], keep="first", maintain_order=True)
-    rows = pl.concat([once, rows.filter(~named)])
-    spoke = (pl.col("output_chars") > 0).all().alias("spoke")
-    counted = rows.group_by(_KEY).agg(pl.len().alias("n"), pl.col("source").first(), spoke, named.all().alias("named"))
-    counts = {(row["attempt"], row["step"]): row for row in counted.iter_rows(named=True)}
-    padded = set(model.rollouts.filter("padding").select(_KEY).unique().iter_rows())
+    return pl.concat([dumped.join(restored, on=_KEY, how="anti"), restored])
+
+
+def _counts(model: V1) -> dict[tuple[int, int], Row]:
+    """Say of each step what its dump holds; a row that several units may have is looked for in theirs."""
+    heads = model.heads.filter(pl.col("n") > 0)
+    several = pl.len().over(_KEY) > 1
+    units = heads.filter(several)["unit"].unique().to_list()
+    again = dumps.counted(dumps.distinct(_rows(model, units)), *_KEY)
+    again = again.join(heads.filter(several), on=_KEY, how="semi")
+    frames = (heads.filter(~several), again)
+    return {(row["attempt"], row["step"]): row for frame in frames for row in frame.iter_rows(named=True)}
+
+
+def _count_members(model: V1, sink: Sink) -> None:
+    """Count the rows of each step, and note whose state is believed instead of its dump."""
+    counts = _counts(model)
+    padded = set(model.heads.filter("padded").select(_KEY).unique().iter_rows())
     broken = set(model.damaged["step"])
     orphans = _orphans(model)
-    dumped = rows.drop("output_chars")
-    frames, replaced = [], []
+    dumped = members(model, orphans)
+    frames = []
     for key, step in model.steps.items():
         count = counts.get(key)
         others = orphans.get(step.number) if model.saved.get(step.number, step.attempt) == step.attempt else None
@@ -211,17 +238,14 @@ def _members(model: V1, sink: Sink) -> pl.DataFrame:
         if others is not None and (count is None or step.number in broken or _differ(dumped, others, step, sink)):
             step.count_lo = step.count_hi = others.height
             step.source, step.named = others["source"][0], True
-            replaced.append({"attempt": step.attempt, "step": step.number})
-            where = {name: pl.lit(replaced[-1][name], pl.Int64) for name in _KEY}
+            where = {"attempt": pl.lit(step.attempt, pl.Int64), "step": pl.lit(step.number, pl.Int64)}
             frames.append(others.select(**where, key="key", uid="uid", source="source", line=pl.lit(None, pl.Int64)))
         elif count is None or step.number in broken:
             step.named = False
             _count_from_metrics(model, step, 0 if count is None else count["n"])
         elif key not in padded:
             _check_count(model, step, sink)
-    if replaced:
-        dumped = dumped.join(pl.DataFrame(replaced), on=_KEY, how="anti")
-    return pl.concat([dumped, *frames])
+    model.restored = pl.concat([model.restored, *frames])
 
 
 def _differ(dumped: pl.DataFrame, others: pl.DataFrame, step: Step, sink: Sink) -> bool:
@@ -255,7 +279,7 @@ def _check_count(model: V1, step: Step, sink: Sink) -> None:
 def _mixed(model: V1, step: Step) -> bool:
     """Whether orphans of a checkpoint may be of the step that its launch resumed from, because nothing names those."""
     start = model.launches[step.attempt].start
-    if not start or start in model.saved or start in set(model.rollouts["step"]):
+    if not start or start in model.saved or start in set(model.heads["step"]):
         return False
     later = [number for number, held in model.saved.items() if held == step.attempt and number > start]
     return step.number == min(later, default=step.number)
@@ -275,7 +299,8 @@ def _orphans(model: V1) -> dict[int, pl.DataFrame]:
     prompts = model.keys.filter((pl.col("origin") == "checkpoint") & (pl.col("kind") == "prompt")).select("step", "uid")
     orphans = rows.filter(pl.col("origin") == "checkpoint").join(prompts, on=["step", "uid"], how="anti")
     first = orphans.sort("step").unique("key", keep="first", maintain_order=True)
-    dumped = model.rollouts.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls()
+    rows = _rows(model, model.heads["unit"].unique().to_list() if first.height else ())
+    dumped = rows.select(pl.col("uid").alias("key"), pl.col("step").alias("dumped")).drop_nulls()
     trained = dumped.group_by("key").agg(pl.col("dumped").min())
     first = first.join(trained, on="key", how="left").filter(
         pl.col("dumped").is_null() | (pl.col("dumped") >= pl.col("step"))

@@ -7,46 +7,80 @@ thrown away by a resume (guide section 5 D).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from hashlib import sha256
 
 import polars as pl
 
-from staleness_audit.parser import Sink
+from staleness_audit.parser import Era, Sink
 from staleness_audit.readers.numbers import micros, moment
 from staleness_parsers.verl.aggregates import RowClass, Spread, row_classes
 from staleness_parsers.verl.launches import Row
 from staleness_parsers.verl.rows import STAMPED, Lengths, StepClasses, write_classes, write_rows, write_stamped
 from staleness_parsers.verl.settings import bound_of
-from staleness_parsers.verl.v1 import SLACK, V1, Step
+from staleness_parsers.verl.v1 import SLACK, V1, Step, members
 
 # ------------------------------------------------------------------------------------------------- versions
 
 
 def write_trained(model: V1, sink: Sink) -> pl.DataFrame:
-    """Write every trained row; returns the dated ones (``STAMPED``)."""
+    """Write every trained row, step by step; returns the dated ones (``STAMPED``)."""
     dated = _dated(model)
+    for attempt, step, count in dated.group_by("attempt", "step").len().iter_rows():
+        model.steps[attempt, step].known = count
+    out: dict[str, list[Row]] = {"steps": [], "syncs": []}
+    for _, each in sorted(model.steps.items()):
+        _write_step(model, each, out)
+    write_rows(out, sink)
+    sink.write_eras(_eras(model, dated), lambda numbers, into: _write_members(model, dated, numbers, into))
+    return dated
+
+
+def _eras(model: V1, dated: pl.DataFrame) -> list[Era]:
+    """Return an era for each number of a step: what its rows are made from is known without most of them."""
+    run = sha256(repr((model.settings, model.scale, model.rule)).encode()).hexdigest()
+    units = dict(model.heads.group_by("step").agg(pl.col("unit").unique().sort()).iter_rows())
+    tagged = [_hashes(frame) for frame in (dated, model.restored)]
+    steps: dict[int, list[Step]] = {}
+    for _, step in sorted(model.steps.items()):
+        steps.setdefault(step.number, []).append(step)
+    return [
+        Era(
+            number,
+            sum(step.count_lo for step in group),
+            repr((run, group, units.get(number), [hashes.get(number) for hashes in tagged])),
+        )
+        for number, group in sorted(steps.items())
+    ]
+
+
+def _hashes(rows: pl.DataFrame) -> dict[int, tuple[int, ...]]:
+    """Return by step what tells rows from others, whatever their order."""
+    hashed = rows.select("step", *(rows.hash_rows(seed).alias(str(seed)) for seed in (0, 1)))
+    found = hashed.group_by("step").agg(pl.len(), pl.col("0").bitwise_xor(), pl.col("1").sum())
+    return {row[0]: row[1:] for row in found.iter_rows()}
+
+
+def _write_members(model: V1, dated: pl.DataFrame, numbers: Sequence[int], sink: Sink) -> None:
+    """Write the rows of the steps with these numbers."""
+    chosen = set(numbers)
+    dated = dated.filter(pl.col("step").is_in(list(numbers)))
     write_stamped(dated.select(list(STAMPED)), sink)
+    steps = {key: step for key, step in sorted(model.steps.items()) if step.number in chosen}
+    for step in steps.values():
+        step.lags = []
     for row in dated.select("attempt", "step", "v_hi", "recorded_lo").iter_rows(named=True):
-        step = model.steps[row["attempt"], row["step"]]
-        step.known += 1
+        step = steps[row["attempt"], row["step"]]
         step.lags.append((step.v_train - row["v_hi"], step.v_train - row["recorded_lo"]))
     known = dated.select("attempt", "step", pl.col("trajectory_id").alias("key"))
-    rest = model.members.join(known, on=["attempt", "step", "key"], how="anti")
+    rest = members(model, numbers).join(known, on=["attempt", "step", "key"], how="anti")
     undated = rest.partition_by("attempt", "step", as_dict=True)
-    out: dict[str, list[Row]] = {
-        "trajectories": [],
-        "spans": [],
-        "uses": [],
-        "constraints": [],
-        "steps": [],
-        "syncs": [],
-    }
-    for key, step in sorted(model.steps.items()):
-        _write_step(model, step, out)
+    out: dict[str, list[Row]] = {"trajectories": [], "spans": [], "uses": [], "constraints": []}
+    for key, step in steps.items():
         if not step.superseded:
             # Of a superseded step's unnamed rows nobody knows whether they were used again.
             _write_rest(model, step, undated.get(key, rest.clear()), out, sink)
     write_rows(out, sink)
-    return dated
 
 
 def _dated(model: V1) -> pl.DataFrame:
@@ -59,7 +93,8 @@ def _dated(model: V1) -> pl.DataFrame:
         pl.when(pl.col("origin") == "batch").then(last).otherwise(owners).alias("owner"), pl.col("step").alias("at")
     )
     starts = [launch.start for launch in model.launches]
-    joined = model.members.filter(pl.col("key").is_not_null()).join(
+    dumped = members(model, None if tags.height else ())
+    joined = dumped.filter(pl.col("key").is_not_null()).join(
         tags.select(
             "key",
             "at",
