@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -47,12 +49,17 @@ class Call:
 
 @dataclass
 class Request:
-    """All that was traced of a request id: attempts (retries begin from nothing again) of calls."""
+    """All that was traced of a request id: attempts (retries begin from nothing again) of calls.
+
+    ``latest``: place in the trace of its last line; ``lines``: a digest of all of them, in order.
+    """
 
     request: int
     prompt: int | None
     first: Row
     attempts: list[list[Call]] = field(default_factory=list)
+    latest: int = -1
+    lines: int = 0
 
     @property
     def calls(self) -> list[Call]:
@@ -77,6 +84,7 @@ def trace(rows: Iterable[Row]) -> dict[int, Request]:
     found: dict[int, Request] = {}
     for order, row in enumerate(rows):
         request = found.setdefault(row["request"], Request(row["request"], row["prompt"], row))
+        request.latest, request.lines = order, hash((request.lines, *row.values()))
         if row["pop"]:
             _popped(request, row, order)
         else:
@@ -125,7 +133,7 @@ class Pins:
 
     def __init__(self, requests: Iterable[Request], newest: Newest) -> None:
         requests = list(requests)
-        self.newest = newest
+        self.newest = newest = cache(newest)
         attempts = [calls for request in requests for calls in request.attempts]
         self.several = any(len(calls) > 1 for calls in attempts)
         self.native = any(len({call.tag for call in calls}) > 1 for calls in attempts)
@@ -137,7 +145,7 @@ class Pins:
                 if first.order >= 0 and first.placed["tokens"] == 0:
                     name = str(first.placed["instance"])
                     pins[name].append((first.order, call.tag, newest(name, call.tag)))
-        self._pins = {name: sorted(found, key=lambda pin: pin[0]) for name, found in pins.items()}
+        self._pins = {name: _Pinned.of(sorted(found, key=lambda pin: pin[0])) for name, found in pins.items()}
 
     def spans(self, calls: Sequence[Call]) -> list[Span]:
         """Return the versions of an attempt's tokens."""
@@ -147,6 +155,17 @@ class Pins:
             for index, segment in enumerate(call.segments)
             if segment.tokens != 0
         ]
+
+    def until(self, order: int) -> list[tuple[Any, ...]]:
+        """Tell the pins that bound the versions of segments placed and popped up to a place of the trace.
+
+        They are those up to there, and of each instance the next one that bounds what ended before it.
+        """
+        told = []
+        for name, pins in sorted(self._pins.items()):
+            before = bisect_right(pins.orders, order)
+            told.append((name, pins.digests[before], pins.following[before]))
+        return told
 
     def _span(self, segment: Segment, call: Call, *, pinned: bool) -> Span:
         name = str(segment.placed["instance"])
@@ -163,10 +182,33 @@ class Pins:
         return Span(tokens or 0, tokens, lo, hi, segment.pop or segment.placed, ended)
 
     def _between(self, name: str, segment: Segment) -> tuple[int, int | None]:
-        pins = self._pins.get(name, [])
-        before = bisect_right(pins, segment.order, key=lambda pin: pin[0])
-        lo = pins[before - 1][1] if before else 0
+        pins = self._pins.get(name)
+        if pins is None:
+            return 0, None
+        before = bisect_right(pins.orders, segment.order)
+        lo = pins.tags[before - 1] if before else 0
         if segment.popped is None:
             return lo, None
-        after = bisect_left(pins, segment.popped, key=lambda pin: pin[0])
-        return lo, next((hi for _, _, hi in pins[after:] if hi is not None), None)
+        return lo, pins.following[bisect_left(pins.orders, segment.popped)]
+
+
+@dataclass(frozen=True)
+class _Pinned:
+    """The pins of an instance: their places in the trace, and their tags.
+
+    ``following``: the first upper end that is known of a pin or of those after it, and None after the last;
+    ``digests``: of the pins before each, and of all.
+    """
+
+    orders: Sequence[int]
+    tags: Sequence[int]
+    following: Sequence[int | None]
+    digests: Sequence[int]
+
+    @classmethod
+    def of(cls, pins: Sequence[tuple[int, int, int | None]]) -> _Pinned:
+        following: list[int | None] = [None]
+        for _, _, hi in reversed(pins):
+            following.append(following[-1] if hi is None else hi)
+        digests = list(accumulate(pins, lambda digest, pin: hash((digest, pin)), initial=0))
+        return cls([order for order, _, _ in pins], [tag for _, tag, _ in pins], following[::-1], digests)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -16,22 +16,27 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Fate = tuple[str, str | None, Row, str]
+"""Kind, reason, the line that says so, and the evidence."""
 
 
-def write_fates(story: Story, teller: Teller, trained: set[int], sink: Sink) -> frozenset[str]:
-    """Write the lives and ends of untrained requests; returns the classes of fates that these logs don't show."""
-    attempt = int(story.relaunched)
+def named_requests(story: Story) -> set[int]:
+    """Return all requests that the trace or the inventory names."""
     known = set(story.requests)
     if story.siblings:
         known |= {prompt * story.siblings + index for prompt, index in story.book.reserved}
+    return known
+
+
+def write_fates(story: Story, teller: Teller, requests: Sequence[int], sink: Sink) -> None:
+    """Write the lives and ends of untrained requests."""
+    attempt = int(story.relaunched)
     events = []
-    for request in sorted(known - trained):
-        traced = story.requests.get(request)
-        row = traced.first if traced else teller.reservation(request)
+    for request in requests:
+        row = _proof(story, request)
         if row is None:
             continue
         teller.life(str(request), request, None, story.group(request), attempt, None, row)
-        for kind, reason, place, evidence in _fates(story, request, row):
+        for kind, reason, place, evidence in fates_of(story, request):
             events.append(
                 {
                     "seq": place["line"],
@@ -48,19 +53,30 @@ def write_fates(story: Story, teller: Teller, trained: set[int], sink: Sink) -> 
     teller.flush(sink)
     if events:
         sink.write("events", pl.DataFrame(events, infer_schema_length=None))
-    return _unseen(story, seen=bool(known))
 
 
-def _unseen(story: Story, *, seen: bool) -> frozenset[str]:
+def _proof(story: Story, request: int) -> Row | None:
+    """Return the first line that names a request: of the trace, else its reservation."""
+    traced = story.requests.get(request)
+    if traced is not None or not story.siblings:
+        return traced.first if traced else None
+    return story.book.reserved.get((request // story.siblings, request % story.siblings))
+
+
+def unseen_fates(story: Story, *, seen: bool) -> frozenset[str]:
+    """Return the classes of fates that these logs don't show; ``seen``: they name any request."""
     told = {MANAGER, TRACKER} <= story.book.informed
     if story.requests or (seen and told):
         return frozenset({"lost"}) if story.relaunched else frozenset()
     return frozenset({"dropped", "cancelled", "lost", "pending"})
 
 
-def _fates(story: Story, request: int, row: Row) -> Iterator[Fate]:
-    """Yield what is certain, or the alternatives."""
+def fates_of(story: Story, request: int) -> Iterator[Fate]:
+    """Yield what is certain of an untrained request, or the alternatives."""
     book = story.book
+    row = _proof(story, request)
+    if row is None:
+        return
     group = story.group(request)
     prompt = int(group) if group is not None else -1
     for found, reason in ((book.old, "stale"), (book.refused, "stale"), (book.surplus, "surplus")):

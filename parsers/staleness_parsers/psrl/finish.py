@@ -16,9 +16,10 @@ from staleness_parsers.psrl import components, dumps, gateway, settings
 from staleness_parsers.psrl.book import Book, keep_book
 from staleness_parsers.psrl.calls import Call, Pins, Request, trace
 from staleness_parsers.psrl.facts import facts, reported
-from staleness_parsers.psrl.fates import write_fates
-from staleness_parsers.psrl.lives import Life, Teller
+from staleness_parsers.psrl.fates import named_requests, unseen_fates, write_fates
+from staleness_parsers.psrl.lives import Teller
 from staleness_parsers.psrl.settings import Settings
+from staleness_parsers.psrl.training import Training
 
 Row = Mapping[str, Any]
 _WARMUP = "trainer.critic_warmup"
@@ -113,13 +114,15 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         validates=_validates(story),
         shift=story.shift,
     )
-    trained = _write_training(story, teller, sink)
-    unseen = write_fates(story, teller, trained, sink)
+    known = named_requests(story)
+    training = Training(story, teller, known)
+    training.write(sink)
+    write_fates(story, teller, training.apart, sink)
     _write_steps(story, sink)
     figures = list(reported(story))
     _write(sink, "reported", figures)
     _remark(story, sink)
-    return facts(story, unseen)
+    return facts(story, unseen_fates(story, seen=bool(known)))
 
 
 def _validates(story: Story) -> bool:
@@ -329,54 +332,6 @@ def _occupants(story: Story, buffer: int) -> Iterator[Member]:
                 yield Member(request, None, row, "derived")
 
 
-def _write_training(story: Story, teller: Teller, sink: Sink) -> set[int]:
-    """Write lives and uses of what was trained; returns the requests of the last launch that were."""
-    lives: dict[str, Life] = {}
-    uses: list[dict[str, Any]] = []
-    trained: set[int] = set()
-    for step, members in story.steps.items():
-        current = story.current(step)
-        for member in members:
-            name = str(member.request) + ("" if member.part is None else f"_{member.part}")
-            if current:
-                trained.add(member.request)
-            else:
-                name = f"earlier:{name}"
-            if name not in lives:
-                versions = story.train_versions(step)
-                group = story.group(member.request) if current else None
-                lives[name] = teller.life(
-                    name,
-                    member.request,
-                    member.part,
-                    group,
-                    story.attempt(step),
-                    versions[1],
-                    member.row,
-                    known=current,
-                )
-            life = lives[name]
-            v_train = story.train_versions(step)
-            low = None if life.newest is None or v_train[0] <= life.newest else v_train[0] - life.newest
-            uses.append(
-                {
-                    "trajectory_id": name,
-                    "attempt": story.attempt(step),
-                    "step": step,
-                    "loss_tokens_lo": life.loss[0],
-                    "loss_tokens_hi": life.loss[1],
-                    "staleness_lo": low,
-                    "member": member.evidence != "inferred",
-                    "evidence": member.evidence,
-                    "source": member.row["source"],
-                    "line": member.row["line"],
-                }
-            )
-    _write(sink, "uses", uses)
-    teller.flush(sink)
-    return trained
-
-
 def _write_steps(story: Story, sink: Sink) -> None:
     book = story.book
     last_dump = max((step for step, members in story.steps.items() if members or step in story.holes), default=0)
@@ -486,7 +441,8 @@ def _rows(staged: Staged, table: str, order: Sequence[str]) -> list[Row]:
     found = staged.scan(table).sort(order, maintain_order=True).collect()
     # By columns, for Polars makes the lists in cells many times faster so than row by row.
     cells = zip(*(column.to_list() for column in found.iter_columns()), strict=True)
-    return [dict(zip(found.columns, row, strict=True)) for row in cells]
+    names = found.columns
+    return [dict(zip(names, row, strict=True)) for row in cells]
 
 
 def _by(rows: Sequence[Row], key: str) -> dict[Any, list[Row]]:

@@ -7,7 +7,7 @@ the mechanism: nothing that step g trained is newer than its v_train.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -67,6 +67,25 @@ class Teller:
             return None
         return self._book.reserved.get((request // self._siblings, request % self._siblings))
 
+    def run_facts(self) -> tuple[Any, ...]:
+        """What holds for the run as a whole and every life depends on."""
+        return (self._siblings, self._validates, self._shift, self._pins.several, self._pins.native, self._book.offset)
+
+    def made_from(self, request: int, part: int | None) -> tuple[Any, ...]:
+        """Tell the lines that a life is made from; whole lines stay as they are, so that their places are enough."""
+        traced, reserved = self._requests.get(request), self.reservation(request)
+        return (
+            None if traced is None else traced.lines,
+            None if reserved is None else (reserved["source"], reserved["line"]),
+            [tuple(row.values()) for row in self._texts.get((request, part), ())],
+            self._book.snapshots.get(request),
+        )
+
+    def pins_until(self, requests: Iterable[int]) -> list[tuple[Any, ...]]:
+        """Tell all pins that bound the versions of these requests (``Pins.until``)."""
+        traced = filter(None, map(self._requests.get, requests))
+        return self._pins.until(max((request.latest for request in traced), default=-1))
+
     def life(
         self,
         name: str,
@@ -78,8 +97,12 @@ class Teller:
         row: Row,
         *,
         known: bool = True,
+        noted: bool = True,
     ) -> Life:
-        """Note a trajectory. ``v_train``: of its step, if trained; ``known``: the logs are of its launch."""
+        """Note a trajectory. ``v_train``: of its step, if trained; ``known``: the logs are of its launch.
+
+        Without ``noted`` only what its uses need to know is found: it has been noted elsewhere.
+        """
         shift = self._shift if known else (0, 0)
         latest = None if v_train is None else v_train - shift[0]
         traced = self._requests.get(request) if known else None
@@ -102,7 +125,8 @@ class Teller:
         ended = traced is not None and traced.calls[-1].completed
         # Between two turns a request is not finished, although its last call is complete.
         ended = ended and (v_train is not None or not self._pins.several)
-        self._write(name, group, attempt, traced, reserved, row, spans, ended=ended)
+        if noted:
+            self._write(name, group, attempt, traced, reserved, row, spans, ended=ended)
         newest = [version for version in (text.version, *self._book.snapshots.get(request, {})) if version is not None]
         known_newest = min(newest) + shift[1] if newest and known else None
         return Life(self._loss(calls, text, part), known_newest)

@@ -26,6 +26,7 @@ class Psrl:
     name = "psrl"
     version = "1"
     card = CARD
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise the gateway's trace, PSRL's own components, or its group of settings."""

@@ -1,0 +1,140 @@
+"""Lives and uses of what steps trained, and what became of the other requests of their groups: an era is a step.
+
+The joined files are at hand as a whole (``finish.Story``), so an era needs nothing read for it. It is made from the
+lines of its requests, the pins of other requests that bound their versions, and what is said of its step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from staleness_audit.parser import Era, Sink
+from staleness_parsers.psrl.fates import fates_of, write_fates
+from staleness_parsers.psrl.lives import Life, Teller
+
+if TYPE_CHECKING:
+    from staleness_parsers.psrl.finish import Member, Story
+
+Name = tuple[int, int | None, bool]
+"""Request, part, and whether it is the last launch's: of which a trajectory is called."""
+
+
+class Training:
+    """The trained trajectories of a run.
+
+    ``trained``: requests of the last launch that were. ``known``: all that any file names.
+    """
+
+    def __init__(self, story: Story, teller: Teller, known: set[int]) -> None:
+        self._story, self._teller = story, teller
+        self._first: dict[Name, int] = {}
+        homes: dict[str | None, int] = {}
+        self.trained: set[int] = set()
+        for step, members in story.steps.items():
+            current = story.current(step)
+            for member in members:
+                self._first.setdefault((member.request, member.part, current), step)
+                if current:
+                    self.trained.add(member.request)
+                    homes.setdefault(story.group(member.request), step)
+        homes.pop(None, None)
+        self._beside: dict[int, list[int]] = defaultdict(list)
+        self.apart: list[int] = []
+        """Requests of groups that were not trained, in order."""
+        for request in sorted(known - self.trained):
+            home = homes.get(story.group(request))
+            (self.apart if home is None else self._beside[home]).append(request)
+
+    def write(self, sink: Sink) -> None:
+        """Write all that belongs to steps."""
+        run = (self._story.relaunched, *self._teller.run_facts())
+        eras = []
+        for step, members in sorted(self._story.steps.items()):
+            rows = len(members) + len(self._beside.get(step, ()))
+            eras.append(Era(step, rows, repr((run, self._made_from(step)))))
+        sink.write_eras(eras, self._write)
+
+    def _made_from(self, step: int) -> list[Any]:
+        story, teller = self._story, self._teller
+        members = story.steps[step]
+        beside = self._beside.get(step, ())
+        requests = [*(member.request for member in members), *beside]
+        return [
+            story.current(step),
+            story.attempt(step),
+            story.train_versions(step),
+            [
+                (member.request, member.part, member.evidence, member.row["source"], member.row["line"])
+                for member in members
+            ],
+            [(first, story.train_versions(first)) for _, first in self._firsts(step) if first != step],
+            [teller.made_from(member.request, member.part) for member in members],
+            [(request, teller.made_from(request, None)) for request in beside],
+            [
+                (kind, reason, evidence, place["source"], place["line"])
+                for request in beside
+                for kind, reason, place, evidence in fates_of(story, request)
+            ],
+            teller.pins_until(requests),
+        ]
+
+    def _firsts(self, step: int) -> Iterator[tuple[Member, int]]:
+        """Yield the members of a step with the first one that trained them: their rows are written there."""
+        current = self._story.current(step)
+        for member in self._story.steps[step]:
+            yield member, self._first[member.request, member.part, current]
+
+    def _write(self, eras: Sequence[int], sink: Sink) -> None:
+        story, chosen = self._story, set(eras)
+        lives: dict[tuple[Name, int], Life] = {}
+        uses: list[dict[str, Any]] = []
+        for step in filter(chosen.__contains__, story.steps):
+            current = story.current(step)
+            v_train = story.train_versions(step)
+            for member, first in self._firsts(step):
+                key = (member.request, member.part, current), first
+                if key not in lives:
+                    lives[key] = self._life(member, first, current=current, noted=first == step)
+                life = lives[key]
+                low = None if life.newest is None or v_train[0] <= life.newest else v_train[0] - life.newest
+                uses.append(
+                    {
+                        "trajectory_id": _name(member, current),
+                        "attempt": story.attempt(step),
+                        "step": step,
+                        "loss_tokens_lo": life.loss[0],
+                        "loss_tokens_hi": life.loss[1],
+                        "staleness_lo": low,
+                        "member": member.evidence != "inferred",
+                        "evidence": member.evidence,
+                        "source": member.row["source"],
+                        "line": member.row["line"],
+                    }
+                )
+        if uses:
+            sink.write("uses", pl.DataFrame(uses, infer_schema_length=None))
+        self._teller.flush(sink)
+        beside = sorted(request for step in chosen for request in self._beside.get(step, ()))
+        write_fates(story, self._teller, beside, sink)
+
+    def _life(self, member: Member, step: int, *, current: bool, noted: bool) -> Life:
+        return self._teller.life(
+            _name(member, current),
+            member.request,
+            member.part,
+            self._story.group(member.request) if current else None,
+            self._story.attempt(step),
+            self._story.train_versions(step)[1],
+            member.row,
+            known=current,
+            noted=noted,
+        )
+
+
+def _name(member: Member, current: bool) -> str:
+    name = str(member.request) + ("" if member.part is None else f"_{member.part}")
+    return name if current else f"earlier:{name}"
