@@ -42,7 +42,8 @@ HEAD_ROWS: Final = {
     "validation": pl.Boolean,
     "keyed": pl.Boolean,
 }
-"""What one unit says of one step: ``counted``, and whether any row is padding, is validation's, has an id."""
+"""What one unit says of one step: ``n`` rows without padding and copies, whether all of them have some text (``spoke``)
+and an id (``named``); and whether any row at all is padding, is validation's, has an id (``keyed``)."""
 DAMAGE_ROWS: Final = {"source": pl.String, "step": pl.Int64, "cut": pl.Boolean}
 
 
@@ -86,36 +87,28 @@ def stage_rollouts(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
         sink.write(TABLE, staged)
         told.append(staged.select("source", "step", "uid", "output_chars", "padding", "validation"))
     if told:
-        sink.write(HEADS, _heads(pl.concat(told)))
+        sink.write(HEADS, counted(pl.concat(told), "step").select(HEAD_ROWS.keys()))
     else:
         sink.write(DAMAGE, pl.DataFrame([{"source": piece.source, "step": step, "cut": True}], schema=DAMAGE_ROWS))
 
 
-def _heads(rows: pl.DataFrame) -> pl.DataFrame:
-    marks = rows.group_by("step", maintain_order=True).agg(
-        pl.col("padding").any().alias("padded"),
-        pl.col("validation").any(),
-        pl.col("uid").is_not_null().any().alias("keyed"),
-        pl.col("source").first(),
-    )
-    counts = counted(distinct(rows), "step").drop("source")
-    heads = marks.join(counts, on="step", how="left").with_columns(pl.col("n").fill_null(0))
-    return heads.select(pl.col(name).cast(kind) for name, kind in HEAD_ROWS.items())
+_COUNTED: Final = ~pl.col("padding") & (pl.col("uid").is_null() | pl.col("uid").is_first_distinct())
+"""Of the rows of one step: no padding, and of those with an id the first: a line that occurs twice was copied."""
 
 
 def distinct(rows: pl.DataFrame) -> pl.DataFrame:
-    """Leave out padding, and of rows with an id all but the first of a step: a line that occurs twice was copied."""
-    rows = rows.filter(~pl.col("padding"))
-    named = pl.col("uid").is_not_null()
-    once = rows.filter(named).unique(["step", "uid"], keep="first", maintain_order=True)
-    return pl.concat([once, rows.filter(~named)])
+    """Leave out padding and copies of rows."""
+    return rows.filter(_COUNTED.over("step"))
 
 
 def counted(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
-    """Count distinct rows: ``n``, whether all have some text (``spoke``) and an id (``named``), and a ``source``."""
+    """Say of the rows of each step what ``HEAD_ROWS`` holds; ``by``: columns that tell steps."""
     return rows.group_by(*by, maintain_order=True).agg(
-        pl.len().alias("n"),
-        (pl.col("output_chars") > 0).all().alias("spoke"),
-        pl.col("uid").is_not_null().all().alias("named"),
         pl.col("source").first(),
+        _COUNTED.sum().alias("n"),
+        (pl.col("output_chars") > 0).filter(_COUNTED).all().alias("spoke"),
+        pl.col("uid").is_not_null().filter(_COUNTED).all().alias("named"),
+        pl.col("padding").any().alias("padded"),
+        pl.col("validation").any(),
+        pl.col("uid").is_not_null().any().alias("keyed"),
     )

@@ -32,6 +32,15 @@ MEMBER: Final = {
     "line": pl.Int64,
 }
 """A row that a step trained; ``uid`` names its group."""
+_DUMPED: Final = {
+    "step": pl.Int64,
+    "uid": pl.String,
+    "source": pl.String,
+    "line": pl.Int64,
+    "output_chars": pl.UInt32,
+    "padding": pl.Boolean,
+    "validation": pl.Boolean,
+}
 
 
 @dataclass
@@ -183,9 +192,8 @@ def _place_steps(model: V1) -> None:
 def _rows(model: V1, units: Sequence[str]) -> pl.DataFrame:
     """Return the dumped rows of units, all of training."""
     if not units:
-        return pl.DataFrame(schema={**MEMBER, "uid": pl.String, "output_chars": pl.UInt32, "padding": pl.Boolean})
-    columns = ["step", "uid", "source", "line", "output_chars", "padding"]
-    rows = model.staged.scan(dumps.TABLE, units=set(units)).select(columns).collect()
+        return pl.DataFrame(schema={**_DUMPED, "attempt": pl.Int64})
+    rows = model.staged.scan(dumps.TABLE, units=set(units)).select(_DUMPED.keys()).collect()
     owners = dict(model.heads.select("step", "attempt").iter_rows())
     return rows.with_columns(pl.col("step").replace_strict(owners, return_dtype=pl.Int64).alias("attempt"))
 
@@ -213,8 +221,7 @@ def _counts(model: V1) -> dict[tuple[int, int], Row]:
     heads = model.heads.filter(pl.col("n") > 0)
     several = pl.len().over(_KEY) > 1
     units = heads.filter(several)["unit"].unique().to_list()
-    again = dumps.counted(dumps.distinct(_rows(model, units)), *_KEY)
-    again = again.join(heads.filter(several), on=_KEY, how="semi")
+    again = dumps.counted(_rows(model, units), *_KEY).join(heads.filter(several), on=_KEY, how="semi")
     frames = (heads.filter(~several), again)
     return {(row["attempt"], row["step"]): row for frame in frames for row in frame.iter_rows(named=True)}
 
