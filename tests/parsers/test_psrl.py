@@ -10,9 +10,12 @@ import gzip
 import shutil
 
 import pytest
+from helpers.states import figures
 from psrl_run import LOCAL, Run
 
 from staleness_audit.api import audit
+from staleness_audit.watch import blocks
+from staleness_audit.watch.follow import Follower
 
 
 def story(root, informed=True):
@@ -522,3 +525,36 @@ def test_a_hang_looks_like_an_early_end(tmp_path):
     data = audit(run.write()).data
     assert data["run"]["steps"] == {"lo": 3, "hi": 3}
     assert data["run"]["health"]["state"] in ("unknown", "stuck")
+
+
+def test_a_look_writes_an_old_step_anew_if_a_later_pin_bounds_its_versions(tmp_path, monkeypatch):
+    """Request 3 goes on with version 0 or newer, until something is pinned to version 1 on its instance."""
+    monkeypatch.setattr(blocks, "BLOCK", 1)
+    run = Run(tmp_path / "run")
+    run.settings(staleness=3)
+    run.informed()
+    for version in range(3):
+        run.pull(0, version + 1)
+        run.made(version, version)
+        run.trained(version + 1, version)
+    run.route(3, 0, instance=1)
+    run.pop(3, 0, 8, instance=1, status="interrupted")
+    run.route(3, 0, instance=1, prompt=18, tokens=8)
+    run.pop(3, 0, 20, instance=1)
+    run.trained(4, 3)
+    watching = Follower(run.write(), None, framework=None, folder=tmp_path / "watching")
+
+    def look():
+        run.write()
+        data = watching.refresh().data
+        assert figures(data) == figures(audit(run.root, tables=tmp_path / "fresh").data)
+        return counts(data, "token_histogram", "tokens"), set(watching._growing._blocks)
+
+    tokens, before = look()
+    assert tokens == {0: (60, 72), 1: (0, 12), 2: (0, 12), 3: (8, 20)}
+    run.pull(1, 1)
+    run.made(4, 1, instance=1)
+    run.trained(5, 4)
+    tokens, after = look()
+    assert tokens == {0: (60, 60), 2: (0, 12), 3: (28, 40)}
+    assert (len(before), len(after), len(before & after)) == (4, 5, 3)

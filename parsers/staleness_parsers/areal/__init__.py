@@ -45,6 +45,7 @@ class AReaL:
     name = "areal"
     version = "1"
     card = CARD
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise dumps, tracer folders, the console, the configuration with its knob, or the statistics alone."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
-from staleness_audit.parser import Sink
+from staleness_audit.parser import Era, Sink
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.areal.assembly import Batches
 from staleness_parsers.areal.content import Content, Key
@@ -27,6 +28,8 @@ MAX = "version_stats/sample_staleness_theta_max"
 MEAN = "version_stats/sample_staleness_theta_avg"
 GLOBAL = "version_stats/stale_token_fraction"
 CHUNK = 20_000
+ERA = 8
+"""Tasks of an era."""
 
 
 @dataclass
@@ -205,6 +208,39 @@ class Book:
         return [("staleness_max", "ge", least)] if least > 0 else []
 
     # ------------------------------------------------------------------------------------------------------------ tasks
+
+    def write_tasks(self, tasks: Sequence[Task]) -> None:
+        """Write all tasks; an era is a stretch of their numbers in a launch."""
+        eras: dict[int, list[Task]] = defaultdict(list)
+        for task in tasks:
+            eras[(task.launch << 40) + task.number // ERA].append(task)
+
+        def write(numbers: Sequence[int], sink: Sink) -> None:
+            own, chosen = replace(self, sink=sink, rows={}), {task.key for number in numbers for task in eras[number]}
+            for task in tasks:
+                if task.key in chosen:
+                    own.write_task(task)
+            own.flush()
+
+        run = repr((self.multiple, self.settings))
+        told = []
+        for number, members in sorted(eras.items()):
+            rows = sum(len(self.contents[task.key].samples) for task in members)
+            told.append(Era(number, rows, run + repr([self._made_from(task) for task in members])))
+        self.sink.write_eras(told, write)
+
+    def _made_from(self, task: Task) -> tuple[Any, ...]:
+        """Tell all that ``write_task`` makes rows from."""
+        batches = self.batches[task.launch]
+        samples = self.contents[task.key].samples
+        return (
+            replace(task, sessions=[]),
+            [hash((sample.place, sample.prompt, sample.told, *sample.spans)) for sample in samples],
+            task.key in batches.hidden,
+            batches.step_of.get(task.key),
+            None if task.status not in FATES else batches.collecting(task.ready),
+            self._recorded(task),
+        )
 
     def write_task(self, task: Task) -> None:
         """Write the trajectories of a task, their tokens, their use, and their fate."""

@@ -73,9 +73,8 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     book = Book(sink, settings, found, batches, contents, several, retried, _resent(found, again, settings))
     for launch in found:
         book.write_steps(launch)
-    for task in tasks:
-        book.write_task(task)
     book.flush()
+    book.write_tasks(tasks)
     known = Known(
         settings, found, tasks, batches, dialect, words, bool(rows), bool(tasks), _attempts(found), _signs(found)
     )
