@@ -395,6 +395,16 @@ def test_with_train_jsonl_alone_steps_and_sums_are_known(tmp_path):
     }
 
 
+def test_prompts_longer_than_all_tokens_are_of_another_configuration(tmp_path):
+    """Steps train 14, 13 and 20 tokens with one prompt each, which cannot have 100: how many are prompts is open."""
+    story(tmp_path).config()
+    config = next(tmp_path.rglob("config.yaml"))
+    config.write_text(config.read_text().replace("lo: 10", "lo: 100"))
+    (tmp_path / "logs" / "request.jsonl").unlink()
+    told = {(row["step"], row["op"], row["value"]) for row in rows(tables(tmp_path), "constraints")}
+    assert {fact for fact in told if fact[1] == "le"} == {(1, "le", 14.0), (2, "le", 13.0), (3, "le", 20.0)}
+
+
 def test_detection_names_what_it_saw_and_leaves_others_alone(tmp_path):
     story(tmp_path / "ours").config()
     (tmp_path / "other").mkdir()
