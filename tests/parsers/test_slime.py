@@ -26,6 +26,7 @@ import pytest
 from staleness_parsers.slime import PARSER
 
 from staleness_audit import plugins
+from staleness_audit.api import audit
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
 
@@ -426,6 +427,16 @@ def test_a_missing_rank_proves_no_trim(tmp_path):
     tables = run.tables()
     assert uses(tables)["3", 0, 1] == (0, 1)
     assert "dropped" not in tables.scan("events").collect()["kind"].to_list()
+
+
+def test_train_dumps_do_not_say_which_trajectories_are_of_one_group(tmp_path):
+    """Batches 1 and 2 are collected before the sync that precedes them, so all of their four samples are stale."""
+    run = Run(tmp_path / "run").console(console(0, 1, 2))
+    for number, samples in batches().items():
+        run.train(number, *samples)
+    violations = audit(run.folder, 0, framework="slime", tables=tmp_path / "tables").data["violations"]
+    assert violations["trajectories"] == {"lo": 4, "hi": 4}
+    assert violations["groups"] == {"lo": 2, "hi": 4}
 
 
 def test_trimmed_samples_were_dropped(tmp_path):
