@@ -525,6 +525,20 @@ def test_a_resume_that_the_labels_do_not_show(tmp_path):
         assert spans(run.tables())["5"] == [(0, 0 if early else 2, 4, 4)]
 
 
+@pytest.mark.parametrize("initial", ["1", "default"])
+def test_a_resume_after_which_batches_were_collected_in_turn(tmp_path, initial):
+    """One launch of train_async.py made batch 1 ahead, on version 0; or one of train.py began with it, on version 1.
+
+    The label after the initial one is that of the next sync: of version 1 in the first case, of version 2 in the other.
+    """
+    run = Run(tmp_path / "run")
+    for number, label in enumerate([initial, initial, "2" if initial == "1" else "1"]):
+        one = sample(number, (label, 4, "stop"), start=10 * number)
+        run.rollout(number, one).train(number, one)
+    found = spans(run.tables())
+    assert (found["1"], found["2"]) == ([(0, 1, 4, 4)], [(1, 2, 4, 4)])
+
+
 def test_what_a_resume_went_back_behind_needs_no_members(tmp_path):
     """The first launch was killed when rollout 0 was collected; the second began anew and overwrote its dump."""
     run = story(tmp_path / "run", log=False)
