@@ -362,6 +362,19 @@ def test_after_a_resume_labels_begin_again(tmp_path):
     assert {"dropped", "pending", "lost"} == {kind for kind, _, _ in ends(tables)["1/t9"]}
 
 
+def test_a_resume_that_neither_labels_nor_a_console_show(tmp_path):
+    """A launch takes a prompt into one batch: other sessions of prompt 1 in batch 2 are of a launch after batch 1."""
+    again = sample("t1a", "11", 1, 2), sample("t1b", "11", 1, 3)
+    run = Run(tmp_path / "run")
+    for number, samples in {**batches(), 2: again}.items():
+        for one in samples:
+            del one["metadata"]["full_versions"]
+        run.rollout(number, *samples)
+    tables = run.tables()
+    assert sorted(tables.scan("groups").collect()["group_id"]) == ["0", "1", "1@2"]
+    assert "launch-unseen" in codes(tables)
+
+
 def test_an_aborted_placeholder_trains_nothing(tmp_path):
     """Pitfall 4: it fills a place of the batch, has a name of its own, and is removed from the loss."""
     lost = sample(

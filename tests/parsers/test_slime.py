@@ -26,6 +26,7 @@ import pytest
 from staleness_parsers.slime import PARSER
 
 from staleness_audit import plugins
+from staleness_audit.api import audit
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
 
@@ -428,6 +429,16 @@ def test_a_missing_rank_proves_no_trim(tmp_path):
     assert "dropped" not in tables.scan("events").collect()["kind"].to_list()
 
 
+def test_train_dumps_do_not_say_which_trajectories_are_of_one_group(tmp_path):
+    """Batches 1 and 2 are collected before the sync that precedes them, so all of their four samples are stale."""
+    run = Run(tmp_path / "run").console(console(0, 1, 2))
+    for number, samples in batches().items():
+        run.train(number, *samples)
+    violations = audit(run.folder, 0, framework="slime", tables=tmp_path / "tables").data["violations"]
+    assert violations["trajectories"] == {"lo": 4, "hi": 4}
+    assert violations["groups"] == {"lo": 2, "hi": 4}
+
+
 def test_trimmed_samples_were_dropped(tmp_path):
     """In the rollout dump and not in the train dump: left over when the batch was cut into optimizer steps."""
     run = story(tmp_path / "run")
@@ -512,6 +523,20 @@ def test_a_resume_that_the_labels_do_not_show(tmp_path):
                 made[0] = sample(2 * number, ("1", 4, "stop"), start=10 * number - 10.5)
             run.rollout(number, *made).train(number, *made)
         assert spans(run.tables())["5"] == [(0, 0 if early else 2, 4, 4)]
+
+
+@pytest.mark.parametrize("initial", ["1", "default"])
+def test_a_resume_after_which_batches_were_collected_in_turn(tmp_path, initial):
+    """One launch of train_async.py made batch 1 ahead, on version 0; or one of train.py began with it, on version 1.
+
+    The label after the initial one is that of the next sync: of version 1 in the first case, of version 2 in the other.
+    """
+    run = Run(tmp_path / "run")
+    for number, label in enumerate([initial, initial, "2" if initial == "1" else "1"]):
+        one = sample(number, (label, 4, "stop"), start=10 * number)
+        run.rollout(number, one).train(number, one)
+    found = spans(run.tables())
+    assert (found["1"], found["2"]) == ([(0, 1, 4, 4)], [(1, 2, 4, 4)])
 
 
 def test_what_a_resume_went_back_behind_needs_no_members(tmp_path):

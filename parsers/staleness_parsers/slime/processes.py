@@ -441,17 +441,18 @@ def dump_processes(
 def _unseen_start(process: Process, edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> int | None:
     """Return the last rollout that a launch may have begun with whose labels look like those of the one before it.
 
-    A launch begins at label 1, as the one before did, and its second batch is collected before its first sync. So no
-    label may have come further by then, and no call of a later batch may have ended before an earlier one was queued.
+    A launch begins at label 1 or "default", as the one before did, and batch n of it (from 0) is collected after n
+    syncs, after one fewer where batches are known to be collected ahead. So no label may have come further by then, and
+    no call of a later batch may have ended before an earlier one was queued.
     """
-    if any(batch["has_default"] for batch in process.batches):
-        return None
+    initial = 0 if any(batch["has_default"] for batch in process.batches) else 1
+    ahead = 1 if process.one_ahead else 0
     ordered = sorted(process.batches, key=lambda batch: batch["rollout"])
     queued = list(accumulate((batch["last_enqueued"] or _EARLIEST_UTC for batch in ordered), max))
     limit, began = ordered[-1]["rollout"], None
     for batch, before in zip(reversed(ordered[1:]), reversed(queued[:-1]), strict=True):
-        newest = batch["label_max"] or 1
-        limit = min(limit, batch["rollout"] - newest if newest > 1 else limit)
+        syncs = max((batch["label_max"] or 0) - initial, 0)
+        limit = min(limit, batch["rollout"] - syncs - ahead if syncs else limit)
         ends = [call["first_end"] for call in edges.get((batch["root"], batch["rollout"]), ()) if call["first_end"]]
         began = min([*ends, *([began] if began else [])], default=None)
         if batch["rollout"] <= limit and (began is None or began >= before):

@@ -129,15 +129,31 @@ def _name(samples: pl.DataFrame) -> pl.DataFrame:
     again = (pl.col("rollout") != pl.col("first_rollout")) & (pl.col("content") != original)
     samples = samples.with_columns(again.alias("again"))
     renamed = pl.format("{}@{}", "trajectory_id", "rollout")
+    tells_spans = (pl.col("rollout") == pl.col("first_rollout")) | pl.col("again")
+    # A group comes in one batch: with other samples in a later one it is another, of a launch that nothing else shows.
+    named = pl.col("group_id").is_not_null()
+    another = named & tells_spans & (pl.col("rollout") != pl.col("rollout").min().over("group_id"))
     return samples.with_columns(
         pl.when("again").then(renamed).otherwise("trajectory_id").alias("trajectory_id"),
-        ((pl.col("rollout") == pl.col("first_rollout")) | pl.col("again")).alias("tells_spans"),
+        tells_spans.alias("tells_spans"),
+        pl.when(another).then(pl.format("{}@{}", "group_id", "rollout")).otherwise("group_id").alias("group_id"),
+        another.alias("another_group"),
     )
 
 
 def tell_odd(eras: Eras, staged: Staged, sink: Sink) -> None:
     """Say over the whole run what is odd about ids and labels; only the dumps in which it can be are looked at."""
-    if len((several := eras.several()).dumps) and len(odd := place_samples(several, staged).filter("again")):
+    several = eras.several()
+    placed = place_samples(several, staged) if len(several.dumps) else None
+    if placed is not None and len(new := placed.filter(pl.col("another_group") & ~pl.col("again"))):
+        sink.diagnose(
+            "warning",
+            "launch-unseen",
+            f"{new['group_id'].n_unique()} groups bear the index of other groups in an earlier dump: the trainer was "
+            "launched again, and nothing else shows when; keep the console log of each launch.",
+            source=new["source"][0],
+        )
+    if placed is not None and len(odd := placed.filter("again")):
         sink.diagnose(
             "warning",
             "id-again",
@@ -358,18 +374,42 @@ def write_orphans(model: Model, steps: pl.DataFrame, staged: Staged, sink: Sink)
                     source=batch["train_source"],
                     opens="training",
                 )
-        facts.append({"root": batch["root"], "rollout": batch["rollout"], "attempt": attempt, "beside": whole})
+        facts.append(
+            {
+                "root": batch["root"],
+                "rollout": batch["rollout"],
+                "attempt": attempt,
+                "beside": whole,
+                "alone": not batch["readable"],
+            }
+        )
     limits = steps.select("attempt", pl.col("step").alias("rollout"), "floor", "ceiling")
     found = orphans.join(pl.DataFrame(facts), on=BATCH).join(limits, on=["attempt", "rollout"])
     name = pl.when(pl.col("attempt") > 0).then(pl.format("{}/", "attempt")).otherwise(pl.lit("")) + pl.col("key")
     # Beside a readable rollout dump they are others than those it names, though their ids may be the same.
     name = pl.when("beside").then(pl.format("{}@train{}", name, "rollout")).otherwise(name)
-    found = found.with_columns(name.alias("trajectory_id")).unique("trajectory_id", keep="first", maintain_order=True)
+    # Which are of one group is not known.
+    group = pl.format("train:{}:{}", "attempt", "rollout").alias("group_id")
+    found = found.with_columns(name.alias("trajectory_id"), group)
+    found = found.unique("trajectory_id", keep="first", maintain_order=True)
     where = ["source", "locator"]
+    sink.write(
+        "groups",
+        found.group_by("group_id", maintain_order=True).agg(
+            pl.col("attempt", *where).first(),
+            pl.lit(1, pl.Int64).first().alias("members_lo"),
+            pl.len().cast(pl.Int64).alias("members_hi"),
+            # Beside a rollout dump they may be of the groups that it names.
+            pl.col("alone").first().cast(pl.Int64).alias("multiplicity_lo"),
+            pl.len().cast(pl.Int64).alias("multiplicity_hi"),
+            pl.lit("inferred").first().alias("evidence"),
+        ),
+    )
     sink.write(
         "trajectories",
         found.select(
             "trajectory_id",
+            "group_id",
             "attempt",
             "prompt_tokens",
             *where,

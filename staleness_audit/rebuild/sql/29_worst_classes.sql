@@ -34,12 +34,13 @@ FROM (
         -- Anonymous classes of one group id hold between one and as many groups as trajectories, unless `groups` says how many.
         -- One without a group may hold only members of groups that are counted elsewhere.
         CASE
-            WHEN count(*) = 1 THEN min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, coalesce(groups_lo, 1)) ELSE 1 END)
-            ELSE min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, 1) ELSE 1 END)
+            WHEN count(*) = 1 THEN min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, coalesce(groups_lo, 1)) ELSE least(coalesce(groups_lo, 1), 1) END)
+            ELSE min(CASE WHEN anonymous AND NOT grouped AND groups_lo IS NULL THEN 0 WHEN anonymous THEN least(multiplicity_lo, 1) ELSE least(coalesce(groups_lo, 1), 1) END)
         END AS members_lo,
         least(
             CASE WHEN count(multiplicity_hi) = count(*) THEN greatest(
-                sum(CASE WHEN anonymous THEN multiplicity_hi ELSE 0 END), max(CASE WHEN anonymous THEN 0 ELSE 1 END)
+                -- Identified ones are of one group, unless `groups` says that theirs are not known.
+                sum(CASE WHEN anonymous OR groups_hi > 1 THEN multiplicity_hi ELSE 0 END), max(CASE WHEN anonymous THEN 0 ELSE 1 END)
             )::BIGINT END,
             min(groups_hi)
         ) AS members_hi
