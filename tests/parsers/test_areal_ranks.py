@@ -96,6 +96,14 @@ class TestRanks:
         trial = Trial(config(), console, dumps, {0: perf})
         assert not any(name.startswith("8/") for names in uses(judged(trial, tmp_path)).values() for name in names)
 
+    def test_where_no_evaluation_was_due_its_span_hides_nothing(self, tmp_path: Path) -> None:
+        """The span is there after each step, here of 1 ms just when task 5 ended."""
+        trial = straggler()
+        args = {"global_step": 0, "rank": 0, "role": "master"}
+        span = {"name": "train.eval", "ph": "X", "ts": 18_995_000, "dur": 1000, "pid": 7, "tid": 7, "args": args}
+        trial.perf[0].insert(5, span)
+        assert uses(judged(trial, tmp_path)) == ASSIGNED
+
 
 class TestController:
     def trial(self, outcome: dict[int, str] | None = None) -> Trial:
@@ -149,6 +157,13 @@ class TestResent:
         assert judged(trial, tmp_path / "told").data["staleness"]["max"] == exact(3)
         trial.console.append((12.0, says(12.0, "[RemoteInfEngine Rank 0]", AGAIN, "WARNING")))
         assert judged(trial, tmp_path / "again").data["staleness"]["max"] == {"lo": 2, "hi": 3}
+
+    def test_without_a_configuration_stamps_may_be_of_either_kind(self, tmp_path: Path) -> None:
+        """Before the request, which was sent again, or after the answer, in which case tokens may be older."""
+        trial = straggler()
+        trial.config = None
+        trial.console.append((12.0, says(12.0, "[RemoteInfEngine Rank 0]", AGAIN, "WARNING")))
+        assert versions(judged(trial, tmp_path))["2/0"] == [(0, 1, 4), (0, 2, 3), (1, 2, 2)]
 
 
 class TestMasks:

@@ -64,12 +64,14 @@ class Content:
 class Dialect:
     """How far recorded versions can be trusted (guide section 3); see ``stamp``.
 
-    ``listed``: rows have ``version_rle``. ``late``: stamped after the answer, so a token may be one older than told.
+    ``listed``: rows have ``version_rle``. ``early``: maybe stamped before the request. ``late``: maybe stamped after
+    the answer, so a token may be one older than told.
     ``at_end``: the whole answer has the version of its end. ``loose``: proxies ran through updates, so a token may
     be one newer too. ``void``: versions mean nothing (all 0, or made up for lack of any).
     """
 
     listed: bool = True
+    early: bool = True
     late: bool = False
     at_end: bool = False
     loose: bool = False
@@ -87,7 +89,7 @@ class Dialect:
             low = version - 1 if version > first else version
         if self.loose:
             high = max(high, min(version + 1, last))
-        if retried is not None and not self.late:
+        if retried is not None and self.early:
             # A request that was sent again keeps the stamp of its first try, however many updates ago that was.
             high = max(high, retried)
         return min(low, high), high
@@ -281,6 +283,7 @@ def dialect_of(
     second = settings.generation == "v2"
     dialect = Dialect(
         listed=listed,
+        early=not settings.found or (settings.august and not second),
         late=listed and (second or not settings.august),
         at_end=listed and second and not settings.august,
         loose=listed and agents,

@@ -20,6 +20,8 @@ from staleness_audit.readers.numbers import micros
 QUARTER = 900_000_000
 CLOCKS = 20_000
 """How far two clocks of one machine may disagree about the same moment, in microseconds."""
+EVALUATED = 50_000
+"""An evaluation takes longer than this, in microseconds; where none was due, its span is there all the same."""
 FOREVER = 1 << 62
 
 Row = dict[str, Any]
@@ -458,7 +460,7 @@ def _take_span(launch: Launch, rank: int, row: Row, anchor: int) -> None:
         step.proof = step.proof or (row["source"], row["line"])
     elif row["name"] == "train.update_weights":
         step.paused, step.updated = begin, end
-    elif row["name"] == "train.eval":
+    elif row["name"] == "train.eval" and end - begin > EVALUATED:
         launch.evaluations.append((begin, end))
     elif row["name"] == "train.log_stats" and step.done is None:
         step.done = end
@@ -509,6 +511,6 @@ def _windows_without_spans(launch: Launch) -> None:
             if end_of_last is not None and took and number != launch.first:
                 work = ("recompute_logp", "compute_advantage", "train_step", "update_weights")
                 step.paused = min(ended, end_of_last + took + sum(step.seconds(name) for name in work))
-            if step.seconds("eval") > 50_000:
+            if step.seconds("eval") > EVALUATED:
                 launch.evaluations.append((step.paused, ended))
         end_of_last = ended if ended is not None else end_of_last

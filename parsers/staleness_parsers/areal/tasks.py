@@ -214,3 +214,5 @@ def _settle(outcomes: list[str], waiting: list[Task], timeout: float | None) -> 
         if queue:
             task.status, task.sure, task.doubt = queue.pop(0), False, open_tasks[0].order * 4096 + task.rank
             rest[task.status] -= 1
+        elif len(outcomes) < len(waiting):
+            task.status, task.sure = "accepted", False  # as most are; the step's statistics are asked
