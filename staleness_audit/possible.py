@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 _MOST: Final = (1 << 31) - 2
 _NAMES: Final = frozenset({"step", "attempt"})
@@ -21,6 +23,7 @@ _COUNTS: Final = frozenset(
     {"tokens_lo", "tokens_hi", "loss_tokens_lo", "loss_tokens_hi", "multiplicity_lo", "multiplicity_hi", "members_lo"}
     | {"members_hi", "multiplicity", "prompt_tokens", "waited_us", "updates"}
 )
+_HELD: Final = _NAMES | _VERSIONS | _LAGS | _COUNTS
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ def possible(rows: pa.Table) -> tuple[pa.Table, Sequence[Impossible]]:
     """
     found: list[Impossible] = []
     for name in rows.column_names:
-        if name in _NAMES | _VERSIONS | _LAGS | _COUNTS and pa.types.is_integer(rows.schema.field(name).type):
+        if name in _HELD and pa.types.is_integer(rows.schema.field(name).type):
             rows = _within(rows, name, found)
     for low in rows.column_names:
         high = f"{low.removesuffix('_lo')}_hi"
@@ -64,13 +67,53 @@ def possible(rows: pa.Table) -> tuple[pa.Table, Sequence[Impossible]]:
     return rows, found
 
 
+def holds_impossible(part: Path) -> bool:
+    """Whether ``possible`` would change a Parquet file that DuckDB wrote.
+
+    The file's statistics tell of numbers; only the ends of intervals are compared row by row.
+    """
+    with pq.ParquetFile(part) as rows:
+        return any(_group_holds_impossible(rows, group) for group in range(rows.num_row_groups))
+
+
+def _group_holds_impossible(rows: pq.ParquetFile, group: int) -> bool:
+    told = rows.metadata.row_group(group)
+    ends: dict[str, tuple[int, int]] = {}
+    for column in (told.column(index) for index in range(told.num_columns)):
+        name, known = column.path_in_schema, column.statistics
+        if name not in _HELD:
+            continue
+        if known is not None and known.has_min_max:
+            ends[name] = known.min, known.max
+        elif known is None or known.null_count < told.num_rows:
+            return True  # nothing is told: look at every row
+    if any(not _is_within(name, low, high) for name, (low, high) in ends.items()):
+        return True
+    highs = {name: f"{name.removesuffix('_lo')}_hi" for name in ends if name.endswith("_lo")}
+    pairs = [(low, high) for low, high in highs.items() if high in ends and ends[low][1] > ends[high][0]]
+    if not pairs:
+        return False
+    read = rows.read_row_group(group, columns=[name for pair in pairs for name in pair], use_threads=False)
+    return any(pc.any(pc.greater(read.column(low), read.column(high))).as_py() for low, high in pairs)
+
+
+def _limits(name: str) -> tuple[int, int | None]:
+    """The least and the greatest that a column can say."""
+    return (-_MOST if name in _LAGS else 0), (None if name in _COUNTS else _MOST)
+
+
+def _is_within(name: str, low: int, high: int) -> bool:
+    least, most = _limits(name)
+    return low >= least and (most is None or high <= most)
+
+
 def _within(rows: pa.Table, name: str, found: list[Impossible]) -> pa.Table:
     column = rows.column(name)
     ends = pc.min_max(column)
     low, high = ends["min"].as_py(), ends["max"].as_py()
-    least, most = (-_MOST if name in _LAGS else 0), (None if name in _COUNTS else _MOST)
-    if low is None or (low >= least and (most is None or high <= most)):
+    if low is None or _is_within(name, low, high):
         return rows
+    least, most = _limits(name)
     bad = pc.less(column, least)
     if most is not None:
         bad = pc.or_(bad, pc.greater(column, most))

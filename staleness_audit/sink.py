@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from staleness_audit.engine import write_parquet
 from staleness_audit.parser import Era, Sink
-from staleness_audit.possible import Impossible, possible, within_64_bits
+from staleness_audit.possible import Impossible, holds_impossible, possible, within_64_bits
 from staleness_audit.tables import SCHEMAS, WORD, duckdb_type
 
 ROW_GROUP_ROWS = 1 << 18
@@ -120,9 +120,13 @@ class PartWriter:
         self._queries[table] += 1
         target = self.folder / f"{table}.{self._queries[table]}.parquet"
         rows = write_parquet(connection, typed, target)
-        self.rows[table] += rows
-        if not rows:
-            target.unlink()
+        if rows and not holds_impossible(target):
+            self.rows[table] += rows
+            return
+        with pq.ParquetFile(target) as written:
+            for batch in written.iter_batches():
+                self.write(table, pa.Table.from_batches([batch]))
+        target.unlink()
 
     def write_blocks(
         self,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import polars as pl
+import pytest
 
 from staleness_audit.sink import PartWriter
 
@@ -74,3 +76,34 @@ def test_possible_rows_are_as_they_were(tmp_path: Path) -> None:
     rows = pl.DataFrame({"step": [0, 1], "staleness_lo": [None, -1], "staleness_hi": [0, None]})
     kept, said = written(tmp_path, "uses", rows)
     assert kept.select(rows.columns).rows() == rows.rows() and not said
+
+
+ALMOST = 2**31 - 1
+"""No step or version is so great."""
+
+
+@pytest.mark.parametrize(
+    ("table", "columns"),
+    [
+        ("steps", {"step": [0, -1, 2], "updates": [1, 1, -1]}),
+        ("steps", {"step": [0, 1, ALMOST], "v_train_lo": [0, 1, 2], "v_train_hi": [0, 1, ALMOST]}),
+        ("uses", {"staleness_lo": [0, -ALMOST, None], "staleness_hi": [0, 1, 1]}),
+        ("uses", {"loss_tokens_lo": [2, 7, 1], "loss_tokens_hi": [4, 5, None]}),
+        ("spans", {"tokens_lo": [-5, 1, 1], "tokens_hi": [-5, 1, 1], "version_lo": [None] * 3}),
+        # Of these the statistics of the file leave open whether an interval is crossed, and none is.
+        ("spans", {"version_lo": [1, 7, None], "version_hi": [1, 7, 3], "tokens_lo": [9, 2, 4]}),
+    ],
+)
+def test_rows_of_a_query_are_held_to_the_same(tmp_path: Path, table: str, columns: dict[str, list[int | None]]) -> None:
+    rows = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32))
+    (tmp_path / "rows").mkdir()
+    kept, said = written(tmp_path / "rows", table, rows)
+    (tmp_path / "query").mkdir()
+    with duckdb.connect() as connection, PartWriter(tmp_path / "query") as sink:
+        connection.register("found", rows.with_columns(source=pl.lit("x.log"), line=pl.int_range(1, len(rows) + 1)))
+        sink.write_query(table, connection, "FROM found")
+    told = tmp_path / "query" / "diagnostics.parquet"
+    notes = pl.read_parquet(told).select("line", "message").rows() if told.exists() else []
+    assert [f"{line}: {message}" for line, message in notes] == said
+    again = pl.read_parquet(list((tmp_path / "query").glob(f"{table}.*")))
+    assert again.rows() == kept.rows() and sink.rows[table] == len(kept)

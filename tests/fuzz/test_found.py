@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from staleness_parsers.verl import fully_async
 
 from fuzz.framing import event_record, event_records
 from fuzz.targets import bench, read_changed
@@ -90,6 +91,11 @@ def archived(old: bytes, new: bytes) -> Change:
     return changed
 
 
+def steps(number: int) -> Change:
+    """Another number of the step in every line of JSON."""
+    return lambda body: re.sub(rb'^\{"step":\d+', b'{"step":%d' % number, body, flags=re.MULTILINE)
+
+
 EVENTS, HUGE = "*tfevents*", "1" * 400
 FILTERED = b"X\x0d\x00\x00\x00filtered_uids"
 FOUND: list[tuple[str, str, str, Change]] = [
@@ -133,3 +139,11 @@ def test_what_was_found_is_read_as_promised(index: int) -> None:
     around = bench(name, case)
     file = next(file for file in around.small.files if fnmatch.fnmatch(file, pattern))
     read_changed(around, name, file, change(around.small.content(file)))
+
+
+def test_micro_steps_of_which_nothing_is_left_are_not_all_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All records say version 1,000,000, before which there were 2,000,000 micro-steps: minutes, and gigabytes."""
+    monkeypatch.setattr(fully_async, "_FARTHEST", 100)
+    around = bench("verl", "fa_theta0.5_trig2_partial")
+    file = next(file for file in around.small.files if fnmatch.fnmatch(file, "demo/*.jsonl.gz"))
+    read_changed(around, "verl", file, steps(10**6)(around.small.content(file)))

@@ -159,7 +159,7 @@ class Verl:
         }
         scale, trigger, unseen = 1, 1, frozenset({"dropped", "lost", "pending"})
         if rule == "fa":
-            model = fully_async.build(settings, found, staged)
+            model = fully_async.build(settings, found, staged, sink)
             fully_async_rows.write_trained(model, sink)
             found, trigger = model.launches, model.trigger
             unseen = _unseen(found)

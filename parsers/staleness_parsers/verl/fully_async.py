@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 import polars as pl
 
-from staleness_audit.parser import Staged
+from staleness_audit.parser import Sink, Staged
 from staleness_parsers.verl import dumps, state
 from staleness_parsers.verl.launches import Launch, Row
 from staleness_parsers.verl.settings import Settings
+
+_FARTHEST: Final = 20_000
+"""So many micro-steps, and twice as many as are told of, are looked for: a damaged digit asks for millions."""
 
 
 @dataclass
@@ -65,7 +69,7 @@ class FullyAsync:
     groups: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
-def build(settings: Settings, found: Sequence[Launch], staged: Staged) -> FullyAsync:
+def build(settings: Settings, found: Sequence[Launch], staged: Staged, sink: Sink) -> FullyAsync:
     """Lay out the micro-steps of every launch and what was outstanding at its syncs."""
     trigger = _trigger(settings, found)
     model = FullyAsync(settings, list(found), trigger or 1, numbered=trigger is not None)
@@ -80,7 +84,7 @@ def build(settings: Settings, found: Sequence[Launch], staged: Staged) -> FullyA
     )
     numbers = sorted(set(rows["step"])) if rows is not None else []
     for index, launch in enumerate(model.launches):
-        _lay_out(model, index, launch, numbers if index == len(model.launches) - 1 else [])
+        _lay_out(model, index, launch, numbers if index == len(model.launches) - 1 else [], sink)
         model.outstanding.append(_outstanding(launch, model.bases[index]))
     if rows is not None:
         _place_rows(model, rows, staged)
@@ -120,7 +124,7 @@ def _begin(model: FullyAsync) -> None:
         model.bases.insert(0, 0)
 
 
-def _lay_out(model: FullyAsync, index: int, launch: Launch, files: Sequence[int]) -> None:
+def _lay_out(model: FullyAsync, index: int, launch: Launch, files: Sequence[int], sink: Sink) -> None:
     """List the micro-steps of a launch: those that anything tells of, and those that metrics alone leave open.
 
     A record is written at a sync and speaks of the micro-steps before the one that led to it; of those after the last
@@ -137,7 +141,15 @@ def _lay_out(model: FullyAsync, index: int, launch: Launch, files: Sequence[int]
     begin = base * t + 2 if base else 1
     if index + 1 < len(model.launches) and not numbers and not covered:
         covered = [model.bases[index + 1] * t + (1 if base else 0)]
-    last = max([*numbers, *covered, *files], default=0)
+    reached = max([*numbers, *covered, *files], default=0)
+    last = min(reached, begin + _FARTHEST + 2 * (len(numbers) + len(covered) * t + len(files)))
+    if last < reached:
+        sink.diagnose(
+            "error",
+            "step-damaged",
+            f"Micro-step {reached} is told of, and nothing of most before it; none after {last} was looked for.",
+            opens="training",
+        )
     silent = index == len(model.launches) - 1 and not launch.consoled and not files
     lines = {message["a"]: message for message in spoken}
     version = base
