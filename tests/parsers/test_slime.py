@@ -23,12 +23,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from staleness_parsers.slime import PARSER
+from helpers.states import figures
+from staleness_parsers.slime import PARSER, rows
 
-from staleness_audit import plugins
-from staleness_audit.api import audit
+from staleness_audit import audit, plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
+from staleness_audit.watch import blocks
+from staleness_audit.watch.follow import Follower
 
 T0 = 1_795_966_200.0  # 2026-11-29 15:30:00 UTC
 
@@ -817,3 +819,29 @@ def test_detection_leaves_foreign_runs_alone(tmp_path):
     (tmp_path / "a.log").write_text("hello\n")
     (tmp_path / "b.pt").write_bytes(b"PK\x03\x04")
     assert PARSER.detect(discover(tmp_path)) is None
+
+
+def test_a_watch_writes_only_rollouts_that_became_others(tmp_path, monkeypatch):
+    """Label 3 in rollout 3 shows a sync after each rollout, which tells the version of label 2, only in rollout 2.
+
+    Rollout 4 names another sample like one of rollout 2: they, and rollout 3 between them, are told together.
+    """
+    monkeypatch.setattr(blocks, "BLOCK", 1)
+    written, write = [], rows.write_trajectories
+
+    def noted(samples, sink):
+        written.append(samples["rollout"].unique().sort().to_list())
+        write(samples, sink)
+
+    monkeypatch.setattr(rows, "write_trajectories", noted)
+    run = story(tmp_path / "run", log=False)
+    watching = Follower(run.folder, None, framework=None, folder=tmp_path / "watching")
+    watching.refresh()
+    assert written == [[0], [1], [2]]
+    for number, index, anew in ((3, 6, [[2], [3]]), (4, 5, [[2, 3, 4]])):
+        written.clear()
+        added = (sample(index, ("3", 2, "stop"), start=15 + number),)
+        run.rollout(number, *added).train(number, *added)
+        state = watching.refresh()
+        assert written == anew
+    assert figures(state.data) == figures(audit(run.folder, tables=tmp_path / "audit").data)

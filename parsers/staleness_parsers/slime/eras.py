@@ -135,7 +135,7 @@ def _facts(
     ranks_missing = bool(model.ranks - set(str(batch["ranks"] or "").split(",")))
     by_dump = bool(batch["has_train"] and batch["matched"])
     certain = count // 2 + 1
-    meaning = [(label, versions.by_label.get(label)) for label in sorted(batch["labels"])]
+    meaning = [(label, versions.by_label.get(label)) for label in batch["own_labels"]]
     return {
         "root": batch["root"],
         "rollout": batch["rollout"],

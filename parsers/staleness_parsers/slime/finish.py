@@ -105,7 +105,10 @@ def _scalars(staged: Staged, sink: Sink) -> pl.DataFrame:
 
 
 def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:
-    """One row per rollout and folder, with the labels its dump contains; copies by several nodes count once."""
+    """One row per rollout and folder; copies by several nodes count once.
+
+    ``own_labels``: those its dump contains; ``labels``: those, and what else proves syncs of its process.
+    """
     if not staged.has("slime_batches"):
         return []
     batches = staged.scan("slime_batches", named=True).sort("rollout", "root").collect().to_dicts()
@@ -113,7 +116,8 @@ def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:
     for batch in batches:
         for flag in ("readable", "has_dump", "has_train", "has_default", "recycled", "partial"):
             batch[flag] = bool(batch[flag])
-        batch["labels"] = set(batch["labels"] or ())
+        batch["own_labels"] = batch["labels"] or []
+        batch["labels"] = set(batch["own_labels"])
         identity = (batch["rollout"], batch["digest"]) if batch["digest"] else (batch["rollout"], batch["root"])
         if identity in kept:
             sink.diagnose(
