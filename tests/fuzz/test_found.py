@@ -125,6 +125,13 @@ FOUND: list[tuple[str, str, str, Change]] = [
     ("areal", "spmd_reject_fail_eval_resume", "*/rollout/0/0.jsonl", line(1, lambda value: value.update(task_id=2))),
     # A line that says it is the minus infinite one, twice.
     ("events", "kept_bound1", "*.jsonl", text('"n": ', '"n": -1e400, "": ', times=2)),
+    # A threshold that is none.
+    (
+        "verl",
+        "v1_sep_drop_t4",
+        "*/.hydra/config.yaml*",
+        text("max_off_policy_threshold: ", "max_off_policy_threshold: -"),
+    ),
     # Steps that trained nothing.
     ("trl", "budget-ga1-s2", "*/trainer_state.json", every("batch/samples_per_step", 0)),
     # Numbers of steps that no table holds.

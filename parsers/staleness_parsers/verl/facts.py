@@ -34,6 +34,8 @@ def bound(settings: Settings, rule: str, scale: int) -> Bound:
     if rule == "other" or settings.threshold is None or settings.trainer == "sync":
         return Bound(None, THRESHOLD_KEY if settings.known else None, raw, "no threshold is in force")
     value = bound_of(settings.threshold, scale)
+    if value is not None and value < 0:
+        return Bound(None, THRESHOLD_KEY, raw, "a threshold that no trained token can keep is no bound")
     strategy = settings.get("trainer.v1.sampler.max_off_policy_strategy")
     nominal = (
         "" if strategy == "drop" else "; with strategy wait the natural reading of the setting, which nothing enforces"
