@@ -80,6 +80,7 @@ def test_the_answer_is_the_same(nodes: Any, in_three: None) -> None:
     assert together.exit_code == alone.exit_code
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_costs_only_its_units(nodes: Any, in_three: None, event_log: Any, tmp_path: Path) -> None:
     """Of three nodes that with half of the cores dies after eight units of 4 kB: no other unit is read again."""
     from staleness_audit.cluster import connected

@@ -244,7 +244,7 @@ def manifest(run: Path) -> dict[str, Any]:
     return found
 
 
-@examples(6)
+@examples(4)
 @given(lived=strategies.runs(), seed=st.integers(0, 2**16), size=st.sampled_from((150, 1 << 20)))
 def test_growing_in_steps_ends_where_reading_at_once_does(
     tmp_path_factory: pytest.TempPathFactory, lived: Run, seed: int, size: int

@@ -58,7 +58,7 @@ def files_of(log: logs.Log) -> dict[str, bytes]:
 bounds = st.sampled_from((None, 0, 1, 2))
 
 
-@examples(20)
+@examples(14)
 @given(run=strategies.runs(), bound=bounds)
 def test_complete_logs_are_audited_exactly(run: Run, bound: int | None) -> None:
     document = audited(files_of(logs.log_of(run)), bound)
@@ -94,7 +94,7 @@ def zipped(run: Run, rng: random.Random, split: Callable[[str, logs.Line], int])
 
 
 @pytest.mark.parametrize("packaging", [shuffled, several_writers, zipped])
-@examples(8)
+@examples(6)
 @given(run=strategies.runs(), seed=st.integers(0, 2**16))
 def test_neither_order_nor_packaging_matters(packaging: Any, run: Run, seed: int) -> None:
     rng = random.Random(seed)
@@ -133,7 +133,7 @@ def test_nor_does_rebuilding_it_in_partitions(run: Run, seed: int, way: hide.Hid
 # ------------------------------------------------------------------------------------------------- what is hidden
 
 
-@examples(20)
+@examples(14)
 @given(
     run=strategies.runs(), bound=st.sampled_from((0, 1, 2)), seed=st.integers(0, 2**20), way=st.sampled_from(hide.ALL)
 )
