@@ -14,6 +14,7 @@ from pathlib import Path
 _HELD = ".held"
 """A file that its maker keeps locked. The kernel drops the lock when a process dies, on shared disks of another machine
 too, which a number of a process would not tell."""
+_WORK = "work"
 
 
 @contextmanager
@@ -29,29 +30,59 @@ def scratch_folder(prefix: str, base: Path | None = None) -> Iterator[Path]:
     """
     base = base or Path(tempfile.gettempdir())
     _remove_left(base, prefix)
-    with tempfile.TemporaryDirectory(prefix=prefix, dir=base, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with (folder / f"{_HELD}.new").open("wb") as held:
+    folder, held = _made(base, prefix)
+    try:
+        (folder / _WORK).mkdir()
+        yield folder / _WORK
+    finally:
+        _remove(folder)
+        os.close(held)
+
+
+def _made(base: Path, prefix: str) -> tuple[Path, int]:
+    """Make a folder and hold its lock; whoever removes what is left may have taken it for that until it was locked."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+        held = None
+        try:
+            held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with suppress(OSError):  # without locks nobody can tell who is dead, so nobody removes it
                 fcntl.flock(held, fcntl.LOCK_EX)
-                # Under the name that others look for it is never seen unlocked.
-                Path(held.name).rename(folder / _HELD)
-            (folder / "work").mkdir()
-            yield folder / "work"
+            if (folder / _HELD).stat().st_ino == os.fstat(held).st_ino:
+                return folder, held
+        except FileNotFoundError:
+            pass  # it was removed: another one is made
+        except OSError:
+            _remove(folder)
+            raise
+        if held is not None:
+            os.close(held)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; if that ends on the way, what is left can still be told to be nobody's."""
+    shutil.rmtree(folder / _WORK, ignore_errors=True)
+    with suppress(OSError):
+        (folder / _HELD).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def _remove_left(base: Path, prefix: str) -> None:
     for folder in base.glob(f"{glob.escape(prefix)}*"):
+        if folder.is_symlink():
+            continue
+        with suppress(OSError):  # its maker was killed at once, or makes another one
+            folder.rmdir()
+            continue
         try:
             held = os.open(folder / _HELD, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # another user's, or being made at this moment
+        except OSError:  # another user's, or none of ours
             continue
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # somebody works in it
             continue
         else:
-            if not folder.is_symlink():
-                shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
         finally:
             os.close(held)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers.command import run
 
+from staleness_audit import scratch
 from staleness_audit.discovery import discover
 from staleness_audit.readers import sqlite
 from staleness_audit.scratch import scratch_folder
@@ -39,11 +40,59 @@ def test_what_a_killed_process_left_goes_and_what_another_works_in_stays(tmp_pat
         + "(made.__enter__() / 'copy').write_bytes(bytes(1000))"
     )
     assert len(list(tmp_path.glob("x-*/*/copy"))) == 1
-    (tmp_path / "x-not-ours").mkdir()
+    (tmp_path / "x-not-ours" / "work").mkdir(parents=True)
     with scratch_folder("x-", tmp_path) as first, scratch_folder("x-", tmp_path) as second:
         assert first.is_dir() and second.is_dir() and not list(first.iterdir())
         assert len(list(tmp_path.iterdir())) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["x-not-ours"]
+
+
+def _left_by(tmp_path: Path, call: str) -> None:
+    """A process that makes a folder, and is killed at its first call of something, of which it only does a part."""
+    killed(
+        "from staleness_audit import scratch\n"
+        f"def die(*_, **__):\n    os.kill(os.getpid(), signal.SIGKILL)\n{call} = die\n"
+        f"with scratch.scratch_folder('x-', Path({str(tmp_path)!r})) as made:\n"
+        "    (made / 'copy').write_bytes(bytes(1000))\n"
+    )
+
+
+@pytest.mark.parametrize("call", ["os.open", "scratch.fcntl.flock", "Path.mkdir", "Path.unlink", "Path.rmdir"])
+def test_whoever_is_killed_while_a_folder_is_made_or_removed_leaves_it_to_the_next(call: str, tmp_path: Path) -> None:
+    """Between any two steps: no lock yet, not yet locked, nothing in it yet, no contents any more, no lock any more."""
+    _left_by(tmp_path, call)
+    assert len(list(tmp_path.glob("x-*"))) == 1
+    with scratch_folder("x-", tmp_path):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_was_taken_for_left_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process looks between the first two steps of making one, and before its lock."""
+    took: list[str] = []
+
+    def then_look(step: str, do: Any) -> Any:
+        def stepped(*arguments: Any, **options: Any) -> Any:
+            if step in took:
+                return do(*arguments, **options)
+            took.append(step)
+            if step == "lock":
+                scratch._remove_left(tmp_path, "x-")
+            result = do(*arguments, **options)
+            if step == "make":
+                scratch._remove_left(tmp_path, "x-")
+            return result
+
+        return stepped
+
+    monkeypatch.setattr(scratch.tempfile, "mkdtemp", then_look("make", tempfile.mkdtemp))
+    monkeypatch.setattr(scratch.fcntl, "flock", then_look("lock", scratch.fcntl.flock))
+    with scratch_folder("x-", tmp_path) as made:
+        assert took == ["make", "lock"]
+        assert made.is_dir() and len(list(tmp_path.iterdir())) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_that_looks_like_something_left_is_not_followed(tmp_path: Path) -> None:
