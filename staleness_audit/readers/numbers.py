@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from staleness_audit.parser import Sink
 
@@ -27,6 +27,11 @@ def moment(seconds: float | None) -> datetime | None:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
         return None
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value of a log is a whole number; JSON's ``true`` is none, though Python takes it for 1."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_figure(value: float) -> bool:

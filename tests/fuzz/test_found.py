@@ -122,6 +122,13 @@ FOUND: list[tuple[str, str, str, Change]] = [
     ),
     # A line of JSON without a key, or with the number of another.
     ("verl", "v1_sep_drop_t4", "demo/*.jsonl.gz", line(1, lambda value: value.pop("step"))),
+    # JSON's true where a whole number belongs: Python takes it for 1, the tables do not.
+    (
+        "areal",
+        "spmd_reject_fail_eval_resume",
+        "*perf_tracer/*/traces-r0.jsonl",
+        text('"rank": 0', '"rank": true', 1000),
+    ),
     ("areal", "spmd_reject_fail_eval_resume", "*/rollout/0/0.jsonl", line(1, lambda value: value.update(task_id=2))),
     # A line that says it is the minus infinite one, twice.
     ("events", "kept_bound1", "*.jsonl", text('"n": ', '"n": -1e400, "": ', times=2)),

@@ -14,6 +14,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
 from staleness_audit.readers.lines import DamagedStream, blocks
+from staleness_audit.readers.numbers import is_whole
 
 _DUMP = pa.schema(
     [
@@ -179,10 +180,10 @@ def _spans(record: Any) -> list[dict[str, Any]]:
     if name == "process_name" and record.get("ph") == "M":
         return [{"name": "start", "rank": 0}]
     begin, length, step, rank = record.get("ts"), record.get("dur"), args.get("global_step"), args.get("rank")
-    rank = rank if isinstance(rank, int) and abs(rank) >> 31 == 0 else 0
+    rank = rank if is_whole(rank) and abs(rank) >> 31 == 0 else 0
     if isinstance(name, str) and name.endswith(".prepare_batch"):
         return [{"name": name, "rank": rank}]
-    if name not in _SPANS or not (isinstance(begin, int) and isinstance(length, int) and isinstance(step, int)):
+    if name not in _SPANS or not (is_whole(begin) and is_whole(length) and is_whole(step)):
         return []
     if any(abs(number) >> 62 for number in (begin, length, step)):
         raise ValueError("a number is too large")

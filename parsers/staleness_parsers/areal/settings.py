@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from staleness_audit.readers.config import lookup
+from staleness_audit.readers.numbers import is_whole
 
 _SHOWN = (
     "rollout.max_head_offpolicyness",
@@ -99,7 +100,7 @@ def settings_from(document: Mapping[str, Any]) -> Settings:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+    return value if is_whole(value) and 0 <= value < 1 << 31 else None
 
 
 def _data_parallel(backend: object) -> int | None:

@@ -12,6 +12,7 @@ from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Sink, Unit
 from staleness_audit.readers.lines import BLOCK_BYTES
+from staleness_audit.readers.numbers import is_whole
 from staleness_parsers.dressage.tokens import (
     as_count,
     as_dict,
@@ -182,7 +183,7 @@ def _sample(value: dict[str, Any], file: RunFile, sessions: list[dict[str, Any]]
         row = {"tokens_lo": run.tokens_lo, "tokens_hi": run.tokens_hi, "loss_lo": 0, "loss_hi": run.tokens_hi}
         labels = {"label_lo": run.label_lo, "label_hi": run.label_hi}
         index = value.get("segment_index")
-        index = index if isinstance(index, int) and 0 <= index < 1 << 11 else 0
+        index = index if is_whole(index) and 0 <= index < 1 << 11 else 0
         spans.append({"session": name, "span_index": (index << 20) + at, "source": file.source, **row, **labels})
 
 

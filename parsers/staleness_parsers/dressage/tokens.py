@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from staleness_audit.readers.numbers import is_whole
 from staleness_parsers.slime.calls import Life, Sample, Segment, label_number
 from staleness_parsers.slime.calls import read_sample as read_slime_sample
 
@@ -185,4 +186,4 @@ def as_text(value: object) -> str | None:
 
 def as_count(value: object) -> int | None:
     """Return a whole number from 0 on, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+    return value if is_whole(value) and 0 <= value < 1 << 62 else None

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from staleness_audit.parser import Artifact, Bound, Card, Figure, Guarantee, Mode
 from staleness_audit.readers.config import lookup
+from staleness_audit.readers.numbers import is_whole
 
 BOUND_KEY: Final = "job.max_staleness"
 CONVERSION: Final = "compared as it is: staleness_true = consume_version - v_min is v_train - v_gen of the oldest token"
@@ -122,7 +123,7 @@ def weakest(guarantees: Sequence[Guarantee]) -> Guarantee:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+    return value if is_whole(value) and 0 <= value < 1 << 31 else None
 
 
 def _mode(policy: str, key: str | None, strict: Literal[True, False] | None, limit: str, reason: str) -> Mode:

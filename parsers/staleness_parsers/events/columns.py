@@ -9,6 +9,7 @@ import orjson
 import pyarrow as pa
 
 from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.readers.numbers import is_whole
 
 FORMAT = "staleness-events/1"
 
@@ -115,5 +116,5 @@ def header_of(data: bytes) -> dict[str, Any] | None:
 
 def whole_number(value: Any) -> int | None:
     """Return the value if it is a whole number (and no boolean) that fits into a table, else None."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
+    whole = is_whole(value)
     return value if whole and -(2**31) <= value < 2**31 else None

@@ -12,7 +12,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
-from staleness_audit.readers.numbers import is_figure
+from staleness_audit.readers.numbers import is_figure, is_whole
 from staleness_audit.readers.records import CONFIG, DamagedRecords, Text
 from staleness_audit.readers.scalars import read_values
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
@@ -199,10 +199,7 @@ def _save(sink: Sink, source: str, rows: list[dict[str, Any]]) -> None:
     kept = [
         {"source": source, "step": step_of(source.removesuffix(".gz").removesuffix(".zst")), "index": index, **row}
         for index, row in enumerate(rows)
-        if all(
-            item is None or isinstance(item, str) or (isinstance(item, int) and is_figure(item))
-            for item in row.values()
-        )
+        if all(item is None or isinstance(item, str) or (is_whole(item) and is_figure(item)) for item in row.values())
     ]
     if len(kept) < len(rows):
         message = f"{len(rows) - len(kept)} of {len(rows)} groups of the saved buffer are of no version or step."

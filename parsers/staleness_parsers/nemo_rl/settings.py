@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from staleness_audit.parser import Bound, Guarantee
 from staleness_audit.readers.config import UnreadableConfig, lookup, plain_value
+from staleness_audit.readers.numbers import is_whole
 
 KEYS: Final = (
     "grpo.num_prompts_per_step",
@@ -109,7 +110,7 @@ def whole(settings: Settings, *keys: str) -> int | None:
     """Return the first of the keys that holds a whole number."""
     for key in keys:
         value = settings.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if is_whole(value):
             return value
     return None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from staleness_audit.readers.console import number_of
+from staleness_audit.readers.numbers import is_whole
 
 NAMES: Final[Mapping[str, str]] = {
     "async_train": "train.async_enable",
@@ -50,7 +51,7 @@ class Settings:
     def number(self, name: str) -> int | None:
         """Return a positive whole number."""
         value = self.shown.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+        return value if is_whole(value) and value > 0 else None
 
     @property
     def partial(self) -> bool | None:

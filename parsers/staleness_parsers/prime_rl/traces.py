@@ -20,6 +20,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream, blocks
+from staleness_audit.readers.numbers import is_whole
 from staleness_parsers.prime_rl.files import TraceFile, trace_file
 from staleness_parsers.prime_rl.values import dig, flag, items, moment, number, table, text, whole
 
@@ -356,7 +357,7 @@ def _position(parent: Any, positions: list[int | None], lengths: list[int | None
     """Count the tokens before a node on its path from the root; parents stand before their children."""
     if parent is None:
         return 0
-    if not isinstance(parent, int) or not 0 <= parent < len(positions):
+    if not is_whole(parent) or not 0 <= parent < len(positions):
         return None
     before, length = positions[parent], lengths[parent]
     return None if before is None or length is None else before + length

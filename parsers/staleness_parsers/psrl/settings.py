@@ -14,6 +14,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, lookup, read_config
+from staleness_audit.readers.numbers import is_whole
 
 TABLE: Final = "psrl_settings"
 STALENESS: Final = "psrl.staleness"
@@ -53,7 +54,7 @@ class Settings:
     def number(self, name: str) -> int | None:
         """Return a whole number of at least 0."""
         value = self.shown.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        return value if is_whole(value) and value >= 0 else None
 
     @property
     def siblings(self) -> int | None:
@@ -77,7 +78,7 @@ class Settings:
     def validates(self) -> bool:
         """Whether validation, whose request ids are the same as those of training, is not excluded."""
         frequency, before = self.shown.get("trainer.test_freq"), self.shown.get("trainer.val_before_train")
-        return not (isinstance(frequency, int) and frequency <= 0 and before is False)
+        return not (is_whole(frequency) and frequency <= 0 and before is False)
 
 
 def stage(run: RunFiles, source: str, sink: Sink) -> None:

@@ -18,6 +18,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream, blocks
+from staleness_audit.readers.numbers import is_whole
 from staleness_audit.readers.shapes import shaped
 from staleness_audit.readers.torch_files import BadTorchFile, Stub, Tensor, load, open_torch
 from staleness_parsers.roll.files import DUMP, PICKLE
@@ -61,7 +62,7 @@ def read_dump(run: RunFiles, piece: Piece, sink: Sink) -> None:
         _damaged(sink, piece.source, "is not one JSON object of equally long columns", step)
         return
     logged = columns.get("global_step") or [step]
-    if any(value != logged[0] for value in logged) or not isinstance(logged[0], int):
+    if any(value != logged[0] for value in logged) or not is_whole(logged[0]):
         _damaged(sink, piece.source, "names no step or several", step)
         return
     if "trajectory_data" in columns:
@@ -281,7 +282,7 @@ def _text(value: object) -> str | None:
 
 
 def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return value if is_whole(value) else None
 
 
 READERS: Final = {"dump": read_dump, "appended": read_appended, "pickle": read_pickle_batch, "board": read_board}

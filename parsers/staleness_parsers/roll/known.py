@@ -9,7 +9,7 @@ from typing import Any
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
-from staleness_audit.readers.numbers import near, set_back
+from staleness_audit.readers.numbers import is_whole, near, set_back
 from staleness_parsers.roll import timeline
 from staleness_parsers.roll.agentic import reseeded
 from staleness_parsers.roll.console import PUSH, UPDATE
@@ -102,7 +102,7 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     frequencies = settings.values.get("actor_train.model_update_frequency", [])
     if not frequencies and settings.whole:
         frequencies = [1]
-    whole = [f for f in frequencies if isinstance(f, int) and not isinstance(f, bool)]
+    whole = [f for f in frequencies if is_whole(f)]
     starts: dict[str, str] = {}
     for row in lines:
         starts.setdefault(row["source"], row["time"] or "")

@@ -12,6 +12,7 @@ import polars as pl
 
 from staleness_audit.parser import Bound, Guarantee, Sink
 from staleness_audit.readers.config import lookup
+from staleness_audit.readers.numbers import is_whole
 
 R_KEY: Final = "async_generation_ratio"
 F_KEY: Final = "actor_train.model_update_frequency"
@@ -129,7 +130,7 @@ class Settings:
     def whole_number(self, key: str) -> int | None:
         """Return a whole number, or None."""
         value = self.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
+        return value if is_whole(value) else None
 
     @property
     def ratio(self) -> float | None:

@@ -18,6 +18,7 @@ from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import as_json
+from staleness_audit.readers.numbers import is_whole
 from staleness_audit.readers.pickle_values import BadPickle, Opaque, read_pickle
 from staleness_audit.readers.shapes import shaped
 from staleness_audit.readers.torch_files import BadTorchFile, Tensor, load, most_bytes, open_torch
@@ -177,7 +178,7 @@ def _row_sums(field: object) -> list[int] | None:
 
 
 def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 < value < 1 << 63 else 0
+    return value if is_whole(value) and 0 < value < 1 << 63 else 0
 
 
 def read_checkpoint(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
@@ -195,7 +196,7 @@ def read_checkpoint(run: RunFiles, piece: Piece, step: int, sink: Sink) -> None:
     if "consumed_uids" in content:
         epoch = content.get("epoch")
         row |= {"consumed": _distinct(content["consumed_uids"]), "filtered": _distinct(content.get("filtered_uids"))}
-        row["epoch"] = epoch if isinstance(epoch, int) and 0 <= epoch < 1 << 31 else None
+        row["epoch"] = epoch if is_whole(epoch) and 0 <= epoch < 1 << 31 else None
     sink.write("skyrl_checkpoints", pl.DataFrame([row], schema=CHECKPOINTS))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from staleness_audit.readers.config import lookup
+from staleness_audit.readers.numbers import is_whole
 
 BOUND_KEY: Final = "trainer.fully_async.max_staleness_steps"
 CONCURRENCY: Final = 512
@@ -57,7 +58,7 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
 
     def count(*keys: str) -> int | None:
         value = find(*keys)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+        return value if is_whole(value) and value >= 0 else None
 
     def flag(*keys: str, default: bool | None = None) -> bool | None:
         value = find(*keys)

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, Final
 
+from staleness_audit.readers.numbers import is_whole
+
 DEFAULT_LABEL: Final = 0
 """SGLang's built-in label ``"default"`` (delta mode: weights never updated yet) among the integer labels."""
 
@@ -97,7 +99,7 @@ def label_number(entry: object) -> int | None:
     """Turn a ``weight_versions`` entry into an integer; None where it is no label (guide section 7)."""
     if entry == "default":
         return DEFAULT_LABEL
-    if isinstance(entry, int) and not isinstance(entry, bool) and 0 < entry < 1 << 30:
+    if is_whole(entry) and 0 < entry < 1 << 30:
         return entry
     if isinstance(entry, str) and _NUMBER.fullmatch(entry) and int(entry) > 0:
         return int(entry)
@@ -252,7 +254,7 @@ def loss_tokens(part: Segment, parts: Sequence[Segment], mask: Sequence[int] | N
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62 else None
+    return value if is_whole(value) and 0 <= value < 1 << 62 else None
 
 
 def _time(value: object) -> datetime | None:

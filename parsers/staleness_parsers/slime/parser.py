@@ -11,7 +11,7 @@ import polars as pl
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Attempt, Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
-from staleness_audit.readers.numbers import MOST
+from staleness_audit.readers.numbers import MOST, is_whole
 from staleness_audit.readers.scalars import scalar_files
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
 from staleness_parsers.slime import files, finish, life, rows
@@ -147,7 +147,7 @@ def _read_dataset(unit: Unit, run: RunFiles, sink: Sink) -> None:
     except BadTorchFile as error:
         sink.diagnose("note", "dataset-unreadable", f"Data-source checkpoint not read: {error}.", source=source)
         return
-    if not isinstance(index, int) or not 0 <= index < MOST:
+    if not is_whole(index) or not 0 <= index < MOST:
         sink.diagnose("note", "dataset-unreadable", "Data-source checkpoint without a sample_index.", source=source)
         return
     row = {"checkpoint": int(unit.options["rollout"]), "sample_index": index, "source": source}

@@ -16,6 +16,7 @@ import polars as pl
 from staleness_audit.discovery import Piece, RunFiles, natural
 from staleness_audit.parser import Sink
 from staleness_audit.readers.config import UnreadableConfig, lookup, read_config
+from staleness_audit.readers.numbers import is_whole
 
 CONFIG_TABLE: Final = "verl_config"
 CONFIG_ROWS: Final = {"source": pl.String, "line": pl.Int64, "text": pl.String}
@@ -125,7 +126,7 @@ class Settings:
     def threshold(self) -> int | None:
         """T, the off-policy threshold of the V1 sampler; None if it is switched off or not stated."""
         value = self.get(THRESHOLD_KEY)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+        return value if is_whole(value) and value > 0 else None
 
     @property
     def enforced(self) -> int | None:
