@@ -122,6 +122,9 @@ FOUND: list[tuple[str, str, str, Change]] = [
     ),
     # A line of JSON without a key, or with the number of another.
     ("verl", "v1_sep_drop_t4", "demo/*.jsonl.gz", line(1, lambda value: value.pop("step"))),
+    # Thousands of digits in text that is read as a number, which Python refuses to do.
+    ("nemo-rl", "sc-ready_first-violation", "*ray-driver.log", text("exp_0", "exp_" + "1" * 5000, 100)),
+    ("nemo-rl", "async_grpo-age1-drain", "*ray-driver.log", text("versions=[", "versions=[" + "1" * 5000 + ", ", 100)),
     # JSON's true where a whole number belongs: Python takes it for 1, the tables do not.
     (
         "areal",

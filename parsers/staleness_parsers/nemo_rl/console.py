@@ -36,6 +36,7 @@ LINES: Final = {
     "text": pl.String,
 }
 _LARGEST: Final = 2**31 - 1
+_WHOLE: Final = re.compile(r"\s*-?\d{1,18}\s*")
 
 _MESSAGES: Final = Messages(
     (
@@ -335,4 +336,4 @@ def _number(name: str, value: str) -> int | float | str | None:
 
 def numbers(text: str) -> list[int]:
     """Read ``1, 2, 3``."""
-    return [int(part) for part in text.split(",") if part.strip().lstrip("-").isdigit()]
+    return [int(part) for part in text.split(",") if _WHOLE.fullmatch(part)]

@@ -83,7 +83,7 @@ def exp_of(name: str) -> str | None:
 
 def exp_number(exp: str | None) -> int | None:
     """Return NNN of an ``exp_NNN`` path."""
-    found = re.search(r"exp_(\d+)/?$", exp or "")
+    found = re.search(r"exp_(\d{1,18})/?$", exp or "")
     return int(found[1]) if found else None
 
 

@@ -40,7 +40,7 @@ ROWS: Final[dict[str, Any]] = {
     "source": pl.String,
     "locator": pl.String,
 }
-_AGENT = re.compile(r"_(?P<group>\d+)_(?P<episode>\d+)_(?P<seed>-?\d+)\Z")
+_AGENT = re.compile(r"_(?P<group>\d+)_(?P<episode>\d{1,18})_(?P<seed>-?\d+)\Z")
 _TURNS = re.compile(rb"\x01+")
 MAX_DUMP_BYTES: Final = 1 << 30
 

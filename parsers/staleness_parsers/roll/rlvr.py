@@ -34,7 +34,7 @@ class Response:
     def order(self) -> tuple[int, int]:
         """Position in its group: the number in its first request, else the time."""
         first = self.segments[0] if self.segments else self.place
-        number = re.search(r"_(\d+)\Z", first.get("request") or "")
+        number = re.search(r"_(\d{1,18})\Z", first.get("request") or "")
         return (int(number[1]) if number else 1 << 60, first["start"])
 
 
