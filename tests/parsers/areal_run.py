@@ -123,6 +123,8 @@ def stats(count: int, tokens: int, **more: float) -> dict[str, float]:
     return found | {f"ppo_actor/update/version_stats/{key}": value for key, value in more.items()}
 
 
+ASSIGNED = {(0, 0): {"0/0", "1/0"}, (0, 1): {"3/0", "4/0"}, (0, 2): {"5/0", "6/0"}, (0, 3): {"2/0", "7/0"}}
+"""Which tasks of ``STRAGGLER`` are trained in which step."""
 STATS = {0: stats(2, 11), 1: stats(2, 15), 2: stats(2, 12), 3: stats(2, 13)}
 """Of the story: 5 + 6, 7 + 8, 9 + 3, (4 + 3 + 2) + 4 tokens."""
 
@@ -244,6 +246,10 @@ def uses(result: AuditResult) -> dict[tuple[int, int], set[str]]:
     for row in result.rebuilt.dataset.scan("uses").collect().to_dicts():
         found.setdefault((row["attempt"], row["step"]), set()).add(row["trajectory_id"])
     return found
+
+
+def exact(value: int) -> dict[str, int]:
+    return {"lo": value, "hi": value}
 
 
 def versions(result: AuditResult) -> dict[str, list[tuple[int, int, int | None]]]:

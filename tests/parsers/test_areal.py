@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from areal_run import (
+    ASSIGNED,
     ENGINE,
     NOON,
     STATS,
@@ -19,6 +20,7 @@ from areal_run import (
     config,
     dump_row,
     dumps_of,
+    exact,
     judged,
     put,
     says,
@@ -40,12 +42,6 @@ from staleness_parsers.areal.settings import settings_from
 
 from staleness_audit.api import audit
 from staleness_audit.discovery import discover
-
-ASSIGNED = {(0, 0): {"0/0", "1/0"}, (0, 1): {"3/0", "4/0"}, (0, 2): {"5/0", "6/0"}, (0, 3): {"2/0", "7/0"}}
-
-
-def exact(value: int) -> dict[str, int]:
-    return {"lo": value, "hi": value}
 
 
 class TestTheStory:

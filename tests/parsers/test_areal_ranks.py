@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_run import (
+    ASSIGNED,
     STATS,
     STRAGGLER,
     Runs,
@@ -14,6 +15,7 @@ from areal_run import (
     config,
     dump_row,
     dumps_of,
+    exact,
     judged,
     says,
     spans,
@@ -28,15 +30,10 @@ from areal_run import (
 
 from staleness_audit.api import audit
 
-ASSIGNED = {(0, 0): {"0/0", "1/0"}, (0, 1): {"3/0", "4/0"}, (0, 2): {"5/0", "6/0"}, (0, 3): {"2/0", "7/0"}}
 FIRST: dict[int, tuple[float, float, Runs]] = {0: (1.0, 3.0, [[0, 5]]), 1: (13.0, 14.0, [[0, 3]])}
 SECOND: dict[int, tuple[float, float, Runs]] = {0: (2.5, 4.0, [[0, 6]]), 1: (3.0, 5.0, [[0, 7]])}
 """Tasks of two ranks, one a batch each: both of a number are trained in one step."""
 AGAIN = "HTTP request to 10.0.0.1:9000/generate failed with timeout (attempt 1/3)"
-
-
-def exact(value: int) -> dict[str, int]:
-    return {"lo": value, "hi": value}
 
 
 def ranks(dumps: dict[str, list[dict[str, Any]]], told: dict[int, dict[str, float]], **changes: Any) -> Trial:

@@ -6,6 +6,8 @@ Times are local and name no zone; they are staged as if they were UTC and moved 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -76,13 +78,29 @@ BEGINS = re.compile(
 """The line of a finished step, to which the table behind it belongs: from one on nothing before it matters."""
 
 
+@contextmanager
+def _up_to_damage(piece: Piece, sink: Sink) -> Iterator[None]:
+    """Say where a log is damaged; what was read before that stays."""
+    try:
+        yield
+    except DamagedStream as damage:
+        sink.diagnose(
+            "error",
+            "console-damaged",
+            f"From here on the log is damaged ({damage}); restore it from a copy.",
+            source=piece.source,
+            line=damage.line,
+            opens="training",
+        )
+
+
 def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage a piece of the log of one process (or of all ranks that share a terminal)."""
     rows: list[dict[str, Any]] = []
     scalars: list[dict[str, Any]] = []
     step: int | None = None
     commit = 0
-    try:
+    with _up_to_damage(piece, sink):
         for line, raw, cut in telling_lines(run, piece, _TELLING):
             plain = undecorate(raw).text
             if (tag := _TAG.match(plain)) and plain.startswith("│", tag.end()):
@@ -99,15 +117,6 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
             rows.append({**row, "source": piece.source, "line": line})
             if row["kind"] == "done":
                 step, commit = row["number"] - 1, line
-    except DamagedStream as damage:
-        sink.diagnose(
-            "error",
-            "console-damaged",
-            f"From here on the log is damaged ({damage}); restore it from a copy.",
-            source=piece.source,
-            line=damage.line,
-            opens="training",
-        )
     if rows:
         sink.write("areal_log", pa.Table.from_pylist(rows, schema=LOG))
     if scalars:
@@ -117,20 +126,11 @@ def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
 def read_retries(run: RunFiles, piece: Piece, sink: Sink) -> None:
     """Stage as ``areal_retries`` when the rollout workers of a controller sent a request again (local time)."""
     rows: list[dict[str, Any]] = []
-    try:
+    with _up_to_damage(piece, sink):
         for line, raw, _ in telling_lines(run, piece, "HTTP request"):
             row = _row(undecorate(raw).text)
             if row is not None and row["kind"] == "retry":
                 rows.append({"source": piece.source, "line": line, "us": row["us"]})
-    except DamagedStream as damage:
-        sink.diagnose(
-            "error",
-            "console-damaged",
-            f"From here on the log is damaged ({damage}); restore it from a copy.",
-            source=piece.source,
-            line=damage.line,
-            opens="training",
-        )
     if rows:
         sink.write("areal_retries", pa.Table.from_pylist(rows, schema=RETRIES))
 
