@@ -43,20 +43,18 @@ def _made(base: Path, prefix: str) -> tuple[Path, int]:
     """Make a folder and hold its lock; whoever removes what is left may have taken it for that until it was locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
-        held = None
         try:
             held = os.open(folder / _HELD, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            with suppress(OSError):  # without locks nobody can tell who is dead, so nobody removes it
-                fcntl.flock(held, fcntl.LOCK_EX)
-            if (folder / _HELD).stat().st_ino == os.fstat(held).st_ino:
-                return folder, held
         except FileNotFoundError:
-            pass  # it was removed: another one is made
+            continue
         except OSError:
             _remove(folder)
             raise
-        if held is not None:
-            os.close(held)
+        with suppress(OSError):  # without locks nobody can tell who is dead, so nobody removes it
+            fcntl.flock(held, fcntl.LOCK_EX)
+        if (folder / _HELD).exists():
+            return folder, held
+        os.close(held)
 
 
 def _remove(folder: Path) -> None:
@@ -68,7 +66,8 @@ def _remove(folder: Path) -> None:
 
 
 def _remove_left(base: Path, prefix: str) -> None:
-    for folder in base.glob(f"{glob.escape(prefix)}*"):
+    # Tables of a run that is called as the prefix have longer names than ``mkdtemp`` gives: eight characters more.
+    for folder in base.glob(f"{glob.escape(prefix)}????????"):
         if folder.is_symlink():
             continue
         with suppress(OSError):  # its maker was killed at once, or makes another one

@@ -67,6 +67,13 @@ def test_whoever_is_killed_while_a_folder_is_made_or_removed_leaves_it_to_the_ne
     assert not list(tmp_path.iterdir())
 
 
+def test_an_empty_folder_of_a_run_that_is_called_so_stays(tmp_path: Path) -> None:
+    (tmp_path / "x-run-0123456789ab").mkdir()
+    with scratch_folder("x-", tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["x-run-0123456789ab"]
+
+
 def test_a_folder_that_was_taken_for_left_before_it_was_locked_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
