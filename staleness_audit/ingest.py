@@ -158,7 +158,14 @@ def _empty(table: str) -> pl.LazyFrame:
 class StagedParts:
     """Implements ``parser.Staged`` over the parts of all units, by table; of ``aside``, more rows are elsewhere."""
 
-    def __init__(self, folder: Path, parts: Mapping[str, list[Path]], aside: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        parts: Mapping[str, list[Path]],
+        aside: Collection[str] = (),
+        memory: dict[str, Any] | None = None,
+    ) -> None:
+        self.memory = {} if memory is None else memory
         self._folder = folder
         self._parts = parts
         self._aside = aside

@@ -235,7 +235,14 @@ class Sink(Protocol):
 
 
 class Staged(Protocol):
-    """What all units together wrote."""
+    """What all units together wrote.
+
+    ``memory``: what ``finish`` left there at an earlier look of a watch. It is empty in an audit, and again if files
+    were not only appended to since. So it may rest on lines that are whole and on settings, if it tells which: more
+    lines and files may have come, and an unterminated last line is another one when it is whole.
+    """
+
+    memory: dict[str, Any]
 
     def has(self, table: str) -> bool:
         """Whether any unit wrote rows to this table."""

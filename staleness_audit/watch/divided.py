@@ -64,6 +64,7 @@ class DividedRun:
         self._sealed: dict[str, Path] = {}  # folder of the products, by the digest of a block
         self._shared: set[str] = set()  # blocks of which other rows speak
         self._last: tuple[Dataset, Path] | None = None
+        self._memory: dict[str, Any] = {}
 
     def update(self, run: RunFiles, choice: Choice) -> Rebuilt | None:
         """Read what is new and rebuild what it touches; None if nothing is new.
@@ -79,7 +80,9 @@ class DividedRun:
         self._units.clean(set(keys), {})
         if not only_grown(run, before, inputs):
             self._forget()
-        dataset = self._join(run, choice, keys)
+        memory, self._memory = self._memory, {}
+        dataset = self._join(run, choice, keys, memory)
+        self._memory = memory
         try:
             rebuilt = self._rebuild(dataset)
         except Rewritten:
@@ -88,7 +91,7 @@ class DividedRun:
         self._key = key
         return rebuilt
 
-    def _join(self, run: RunFiles, choice: Choice, keys: Sequence[str]) -> Dataset:
+    def _join(self, run: RunFiles, choice: Choice, keys: Sequence[str], memory: dict[str, Any]) -> Dataset:
         """Let the parser finish; return the tables without the rows of blocks, which ``_blocks`` names."""
         for old in self._folder.glob("finish-*"):
             shutil.rmtree(old, ignore_errors=True)
@@ -97,7 +100,7 @@ class DividedRun:
         staged = by_table(chain.from_iterable(self._units.parts(keys).values()))
         sink = BlockWriter(folder, self._folder / "blocks", self._blocks)
         with sink:
-            facts = join_units(run, choice, StagedParts(self._folder, staged), sink, self._inputs)
+            facts = join_units(run, choice, StagedParts(self._folder, staged, memory=memory), sink, self._inputs)
         for gone in set(self._blocks) - set(sink.blocks):
             shutil.rmtree(self._blocks[gone].folder, ignore_errors=True)
         self._blocks = sink.blocks
