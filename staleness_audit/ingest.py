@@ -14,7 +14,6 @@ import json
 import math
 import os
 import re
-import shutil
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -41,7 +40,7 @@ from staleness_audit.readers.lines import is_garbled
 from staleness_audit.reading import Counter, Progress, Work, read_here, read_in_pool, read_together
 from staleness_audit.scratch import scratch_folder
 from staleness_audit.sink import PartWriter
-from staleness_audit.store import Store, alone, cache_folder, hold, locked, refuse_links, store, work_folder
+from staleness_audit.store import Store, alone, cache_folder, hold, locked, refuse_links, remove, store, work_folder
 from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 
 LAYOUT_VERSION = 2
@@ -543,7 +542,7 @@ def _assemble(
             kept.clean({*keys, key}, tables)
             for products in (work_folder(kept.folder) / ".rebuilt").glob("*"):
                 if not products.name.startswith(key):
-                    shutil.rmtree(products, ignore_errors=True)
+                    remove(products)
     return Dataset(kept.folder, _read_manifest(kept.folder), hold(kept.folder))
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -98,6 +98,15 @@ def work_folder(tables: Path) -> Path:
     return cache_folder() / f"{tables.name or 'tables'}-{sha256(str(tables).encode()).hexdigest()[:12]}"
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder that counts as whole because its name is there: killed on the way, a part must not count."""
+    aside = folder.with_name(f".{folder.name}.gone")
+    shutil.rmtree(aside, ignore_errors=True)
+    with suppress(OSError):
+        folder.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
 def store(folder: Path) -> Store:
     """Return the store at a path or URL."""
     return ObjectStore(folder) if is_url(folder) else FolderStore(folder)
@@ -167,7 +176,7 @@ class FolderStore:
         folder = target.with_name(f".{unit}.{os.uname().nodename}.{os.getpid()}")
         shutil.rmtree(folder, ignore_errors=True)
         if anew:
-            shutil.rmtree(target, ignore_errors=True)
+            remove(target)
         folder.mkdir(parents=True)
         try:
             yield folder
@@ -220,7 +229,7 @@ class FolderStore:
                     part.unlink()
         for unit in (self.folder / PARTS).iterdir():
             if unit.name not in units:
-                shutil.rmtree(unit, ignore_errors=True)
+                remove(unit)
 
 
 class ObjectStore:
@@ -245,9 +254,7 @@ class ObjectStore:
         with scratch_folder("staleness-audit-part-") as folder:
             yield folder
             if anew and (old := self._list(f"{PARTS}/{unit}").get("")):
-                system, base = files_at(target)
-                with reaching(target):
-                    system.rm([f"{base}/{name}" for name in old])
+                self._remove(f"{PARTS}/{unit}/{name}" for name in old)
             upload(folder, target)
             with reaching(target):
                 system, base = files_at(target)
@@ -285,18 +292,19 @@ class ObjectStore:
     def clean(self, units: Collection[str], tables: Mapping[str, list[str]]) -> None:
         """See ``Store``."""
         kept = {name for parts in tables.values() for name in parts}
+        left = [f"{PARTS}/{unit}/{name}" for unit, names in self._found.items() if unit not in units for name in names]
+        written = self._list("sources").get("", ())
+        self._remove([*left, *(f"sources/{name}" for name in written if f"sources/{name}" not in kept)])
+
+    def _remove(self, names: Iterable[str]) -> None:
+        """Remove objects; what says *whole* goes first, so that a part never counts if this ends on the way."""
         system, base = files_at(self.folder)
+        by_turn: tuple[list[str], list[str]] = [], []
+        for name in names:
+            by_turn[not name.endswith(f"/{_WHOLE}")].append(f"{base}/{name}")
         with reaching(self.folder):
-            left = [
-                f"{base}/{PARTS}/{unit}/{name}"
-                for unit, names in self._found.items()
-                if unit not in units
-                for name in names
-            ]
-            written = self._list("sources").get("", ())
-            left += [f"{base}/sources/{name}" for name in written if f"sources/{name}" not in kept]
-            if left:
-                system.rm(left)
+            for paths in filter(None, by_turn):
+                system.rm(paths)
 
     def _list(self, below: str) -> dict[str, list[str]]:
         """Names of the objects in each folder below a folder of the place, and (as "") in that folder itself."""

@@ -18,6 +18,7 @@ from helpers.command import run, sentence
 from staleness_audit import places
 from staleness_audit.discovery import RunFiles
 from staleness_audit.places import place
+from staleness_audit.store import store as store_at
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
@@ -259,3 +260,28 @@ def test_memory_is_a_place_too(two_step_run: Any) -> None:
     log = next(two_step_run("run", bound=2).glob("*.jsonl"))
     fsspec.filesystem("memory").pipe("/run/a.staleness.jsonl", log.read_bytes())
     assert run("audit", "memory://run").exit_code == 0
+
+
+class Killed(BaseException):
+    """In place of a signal."""
+
+
+def test_of_parts_that_go_the_mark_that_they_are_whole_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever dies between two requests leaves parts that do not count, rather than a part that counts as all."""
+    tables, system = place("memory://going"), fsspec.filesystem("memory")
+    kept = store_at(tables)
+    with kept.fresh("unit") as folder:
+        (folder / "spans.parquet").write_bytes(b"rows")
+    kept.begin()
+    assert kept.has("unit")
+
+    def dies_after_the_first(system: Any, paths: list[str]) -> None:
+        for path in paths:
+            system.rm_file(path)
+        raise Killed
+
+    monkeypatch.setattr(type(system), "rm", dies_after_the_first)
+    with pytest.raises(Killed):
+        kept.clean((), {})
+    kept.begin()
+    assert [path.name for path in tables.rglob("*.parquet")] == ["spans.parquet"] and not kept.has("unit")

@@ -121,6 +121,42 @@ def test_two_hundred_killed_ingestions(folder: Path, tmp_path: Path) -> None:
     kill_ingestions(folder, tmp_path / "tables", 200, seed=2)
 
 
+class Killed(BaseException):
+    """In place of a signal; whoever has this at an ``unlink`` comes no further."""
+
+
+def test_whoever_is_killed_while_old_tables_are_removed_does_not_leave_a_part_of_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log comes, its ingestion dies on the way through what is old, and the log goes again: the old tables are back
+    in demand, of which only a part is there."""
+    tables, extra, unlink, calls = tmp_path / "tables", folder / f"w{LOGS:03}.staleness.jsonl", os.unlink, 0
+    before = answer(audit(folder, tables=tables).data)
+    died = 0
+
+    def dies(*arguments: Any, **options: Any) -> None:
+        nonlocal calls
+        calls -= 1
+        if calls < 0:
+            raise Killed
+        unlink(*arguments, **options)
+
+    for calls_at in range(2, 100, 4):
+        calls = calls_at
+        write(folder, LOGS, f"extra{calls_at}")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", dies)
+            try:
+                audit(folder, tables=tables)
+            except Killed:
+                died += 1
+        extra.unlink()
+        assert answer(audit(folder, tables=tables).data) == before, calls_at
+        if calls >= 0:
+            break
+    assert died > 3 and not left_over(tables)
+
+
 def kill_reports(folder: Path, tmp_path: Path, times: int, seed: int) -> None:
     """A report is the old file, the new one, or none; never a part of one."""
     page, tables = tmp_path / "report.html", tmp_path / "tables"
