@@ -329,11 +329,18 @@ class TestVersions:
     def test_up_to_v2_0_0_a_stamp_may_be_one_too_new(self, tmp_path: Path) -> None:
         """Taken after the answer: tokens stamped with a version that came while the sample lived may be one older."""
         trial = straggler(**{"rollout.deterministic_sampling": None})
+        trial.sessions = [session(task, task, begin, end) for task, (begin, end, _) in STRAGGLER.items()]
         result = judged(trial, tmp_path)
         assert "stamped after generation" in result.data["run"]["dialect"]
         assert versions(result)["2/0"] == [(0, 0, 4), (0, 1, 3), (1, 2, 2)]
         assert versions(result)["0/0"] == [(0, 0, 5)]
         assert result.data["violations"]["tokens"] == {"lo": 7, "hi": 9}
+
+    def test_up_to_v2_0_0_only_records_of_samples_rule_out_an_agents_proxy(self, tmp_path: Path) -> None:
+        """Proxies ran on through updates, so that a token near one may be a version newer than stamped, too."""
+        result = judged(straggler(**{"rollout.deterministic_sampling": None}), tmp_path)
+        assert versions(result)["2/0"] == [(0, 1, 4), (0, 2, 3), (1, 2, 2)]
+        assert versions(result)["0/0"] == [(0, 0, 5)], "it lived through no update"
 
     @pytest.mark.parametrize(
         ("dialect", "low", "high"),
@@ -511,6 +518,14 @@ class TestLoss:
         assert data["guarantee"] | {"reason": ""} == {"strict": True, "limit": 1, "reason": ""}
         assert data["tokens"]["trained"] == exact(51 - 7)
 
+    def test_pr_1722_goes_by_stamps_and_those_of_the_v2_controller_are_late(self, tmp_path: Path) -> None:
+        """Task 2's two tokens stamped v2 stay in step 3's loss; they may be v1's, two versions old."""
+        data = judged(straggler(**{"rollout.max_concurrent_samples": 8, "rollout._version": "v2"}), tmp_path).data
+        assert data["tokens"]["trained"] == exact(51 - 7)
+        assert data["staleness"]["max"] == {"lo": 1, "hi": 2}
+        assert data["verdict"] == "inconclusive"
+        assert data["guarantee"]["limit"] == 2
+
 
 class TestConsoles:
     def test_a_single_controller_counts_and_its_workers_do_not(self, tmp_path: Path) -> None:
@@ -583,6 +598,7 @@ class TestConfiguration:
             ({"rollout.max_head_offpolicyness": 0}, True, "none"),
             ({"rollout.max_head_offpolicyness": 0, "rollout.consumer_batch_size": None}, False, None),
             ({"rollout.max_concurrent_samples": 8}, False, 1),
+            ({"rollout.max_concurrent_samples": 8, "rollout._version": "v2"}, False, 2),
             ({"rollout.max_head_offpolicyness": None}, False, None),
         ],
     )

@@ -202,7 +202,8 @@ def _checker(
         if valid is None:
             return None
         slack = max(0.5, abs(valid) * 6e-5) if step.printed else max(0.5, abs(valid) * 1e-6)
-        if tokens > valid + slack and not settings.token_mask:
+        kept = [span.kept(step.number, settings.eta or 0) for member in members for span in spans[member]]
+        if (sum(low for low, _ in kept) if settings.token_mask else tokens) > valid + slack:
             return False
         highs = [high for member in members if (high := most[member]) is not None]
         if len(highs) == len(members) and sum(highs) < valid - slack:
@@ -218,10 +219,7 @@ def _checker(
             return False
         if settings.token_mask and valid < tokens - slack:
             # Nobody says whether the step counted before PR #1722 took out the old tokens, or after that.
-            lags = [(step.number - span.version_hi, span) for member in members for span in spans[member]]
-            old = sum(span.tokens_lo for lag, span in lags if lag > (settings.eta or 0))
-            low = sum(step.number - span.version_lo <= (settings.eta or 0) and span.tokens_lo for _, span in lags)
-            return low - slack <= valid <= tokens - old + slack
+            return valid <= sum(high or 0 for _, high in kept) + slack
         return abs(tokens - valid) <= slack
 
     return check

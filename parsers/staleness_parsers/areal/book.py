@@ -37,7 +37,7 @@ class Book:
     """Rows on their way to the event tables, written in chunks.
 
     ``multiple``: ids need the rank to be unique. ``resent``: launches of which a log tells that requests were sent
-    again with the stamp of the first try; ``retried``: tasks of which one may have been.
+    again with the stamp of the first try; ``retried``: tasks of which one may have been. ``void``: stamps mean nothing.
     """
 
     sink: Sink
@@ -48,6 +48,7 @@ class Book:
     multiple: bool
     retried: set[Key]
     resent: set[int]
+    void: bool = False
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, table: str, row: dict[str, Any], place: tuple[str, int] | None, evidence: str) -> None:
@@ -296,13 +297,18 @@ class Book:
         if not self.settings.token_mask or self.settings.eta is None:
             self.add("uses", use, task.end_place or place, "derived")
             return
+        behind = None if self.void else self.settings.behind
         for number, span in enumerate(spans):
-            # PR #1722: tokens older than the knob take no part in the loss.
-            young, old = step - span.version_lo <= self.settings.eta, step - span.version_hi > self.settings.eta
-            low = 0 if not young or self.settings.masks else span.tokens_lo
-            high = 0 if old else span.tokens_hi
-            lag = {} if old else {"staleness_hi": min(max(step - span.version_lo, 0), self.settings.eta)}
-            row = {**use, "span_index": number, "loss_tokens_lo": low, "loss_tokens_hi": high, **lag}
+            low, high = (0, span.tokens_hi) if self.void else span.kept(step, self.settings.eta)
+            row = {
+                **use,
+                "span_index": number,
+                "loss_tokens_lo": 0 if self.settings.masks else low,
+                "loss_tokens_hi": high,
+            }
+            if high != 0 and behind is not None:
+                # What was not taken out may still be older than it was stamped.
+                row["staleness_hi"] = min(max(step - span.version_lo, 0), self.settings.eta + behind)
             self.add("uses", row, task.end_place or place, "derived")
 
     def _write_events(self, task: Task, identity: str, group: str, step: int | None, *, failed: bool) -> None:

@@ -85,6 +85,14 @@ CARD = Card(
             "eta",
             "Tokens older than eta are taken out of the loss when the batch is trained.",
         ),
+        Mode(
+            "the same in the v2 controller",
+            "rollout.max_head_offpolicyness",
+            "as it is",
+            False,
+            "eta + 1",
+            "The mask goes by stamps, and those of the v2 controller may be one version newer than the tokens.",
+        ),
     ),
     betrays=(
         "A damaged line is reported. A lost dump, task or batch is betrayed by the step's number of sequences and of "

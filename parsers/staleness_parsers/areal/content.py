@@ -21,12 +21,21 @@ MAX_PERMUTED: Final = 6
 
 @dataclass(frozen=True)
 class Span:
-    """Consecutive tokens of one interval of versions; None = not known."""
+    """Consecutive tokens of one interval of versions; None = not known. ``stamp``: the version as recorded."""
 
     tokens_lo: int
     tokens_hi: int | None
     version_lo: int
     version_hi: int
+    stamp: int | None = None
+
+    def kept(self, step: int, eta: int) -> tuple[int, int | None]:
+        """Least and most tokens that PR #1722's mask leaves in the loss of a step: it goes by stamps, not by truth.
+
+        Where no stamp is known, it is no older than the oldest version the tokens may have, nor newer than the newest.
+        """
+        oldest, newest = (self.version_lo, self.version_hi) if self.stamp is None else (self.stamp, self.stamp)
+        return self.tokens_lo if step - oldest <= eta else 0, 0 if step - newest > eta else self.tokens_hi
 
 
 @dataclass
@@ -249,7 +258,7 @@ def _sample(row: Row, lived: tuple[int, int], dialect: Dialect, retried: bool) -
         after = [*(version for version, _ in row["runs"]), last][1:]
         for (version, tokens), ended in zip(row["runs"], after, strict=True):
             low, high = dialect.stamp(version, first, last, ended if retried else None)
-            spans.append(Span(tokens, tokens, low, high))
+            spans.append(Span(tokens, tokens, low, high, version))
         return Sample(spans or [Span(0, 0, first, first)], length, prompt, (row["source"], row["line"]), told=True)
     tokens = None if length is None or prompt is None else max(length - prompt, 0)
     high = last if dialect.void or row["tail"] is None else min(last, max(first, row["tail"]))
@@ -279,12 +288,13 @@ def dialect_of(
     """Tell from rows, configuration and statistics how versions were stamped; the second result says it in words."""
     listed = any(row["listed"] for row in rows)
     sessions = [row for task in tasks for row in task.sessions]
-    agents = bool(sessions) and not any(row["phased"] for row in sessions)
+    # Proxies ran through updates until shortly before August's code; without records of samples nobody knows of any.
+    agents = not any(row["phased"] for row in sessions) if sessions else not settings.august
     second = settings.generation == "v2"
     dialect = Dialect(
         listed=listed,
         early=not settings.found or (settings.august and not second),
-        late=listed and (second or not settings.august),
+        late=listed and settings.behind != 0,
         at_end=listed and second and not settings.august,
         loose=listed and agents,
         void=_made_up(rows, launches) or _frozen(rows, launches, tasks),

@@ -66,8 +66,12 @@ def guarantee(settings: Settings, resumed_with_old_code: bool) -> Guarantee:
     if eta is None:
         return Guarantee(None, "the configuration was not found")
     if settings.token_mask:
+        if settings.behind is None:
+            return Guarantee(None, "tokens are taken out of the loss by stamps that may be far newer than they are")
+        late = " by their stamps, which may be one version newer" if settings.behind else ""
         return Guarantee(
-            eta, "tokens older than max_head_offpolicyness are taken out of the loss when they are trained"
+            eta + settings.behind,
+            f"tokens older than max_head_offpolicyness are taken out of the loss{late} when they are trained",
         )
     if settings.dynamic:
         return Guarantee(

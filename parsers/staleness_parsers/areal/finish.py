@@ -70,7 +70,8 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     }
     several = len({task.rank for task in tasks}) > 1
     retried = {task.key for task in tasks if task.retried}
-    book = Book(sink, settings, found, batches, contents, several, retried, _resent(found, again, settings))
+    resent = _resent(found, again, settings)
+    book = Book(sink, settings, found, batches, contents, several, retried, resent, dialect.void)
     for launch in found:
         book.write_steps(launch)
     book.flush()
@@ -84,7 +85,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
 
 def _resent(found: Sequence[Launch], again: Sequence[Row], settings: Settings) -> set[int]:
     """Launches in which requests may have been sent again, by code that stamps them before."""
-    if settings.found and (settings.generation == "v2" or not settings.august):
+    if settings.found and settings.behind != 0:
         return set()
     return {launch.number for launch in found if again or any(row["kind"] == "retry" for row in launch.log)}
 

@@ -71,6 +71,13 @@ class Settings:
     whole_groups: bool = False
     found: bool = False
 
+    @property
+    def behind(self) -> int | None:
+        """By how many versions a token may be older than its stamp; None: by any number (guide section 3)."""
+        if self.generation == "v2" and not self.august:
+            return None  # a whole answer has the version of its end
+        return 0 if self.august and self.generation != "v2" else 1
+
 
 def settings_from(document: Mapping[str, Any]) -> Settings:
     """Pick out of ``config.yaml`` what the control needs; a value of the wrong type counts as missing."""
