@@ -645,6 +645,34 @@ def test_in_place_a_label_is_that_of_the_last_token_even_if_no_older_call_ended_
     assert spans(tables)["4"] == [(0, 1, 3, 3)]
 
 
+def at(record, begin, end):
+    """Move the only call of a sample: seconds after 15:30:00."""
+    for event in record["trace"]["events"]:
+        event["ts"] = T0 + (begin if event["type"] == "span_start" else end)
+    return record
+
+
+@pytest.mark.parametrize(
+    ("others", "versions"),
+    [
+        ((), (0, 1)),  # it may have lived through the sync of 15:30:14
+        ((sample(4, ("1", 2, "abort"), ("2", 3, "stop"), start=13.2),), (1, 1)),  # that sync ended calls, at 14.2
+    ],
+)
+def test_the_console_dates_the_sync_that_a_single_call_may_have_lived_through(tmp_path, others, versions):
+    """Where releases can pause in place, no older call beside need show it: label 2 was published after 15:30:14."""
+    run = Run(tmp_path / "run")
+    run.rollout(0, at(sample(0, ("1", 3, "stop")), 4.5, 5.5), at(sample(1, ("1", 2, "stop")), 4.5, 5.5))
+    begun = 14.8 if others else 8.0
+    long, later = at(sample(2, ("2", 4, "stop")), begun, 17.6), at(sample(3, ("2", 1, "stop")), 17.1, 17.8)
+    run.rollout(1, long, later, *others)
+    log = console(0, 1, loop="turns").replace("0.5s, queue", "0.5s, kept=1 dropped=0, queue")
+    tables = run.console(log).tables()
+    assert spans(tables)["2"] == [(*versions, 4, 4)]
+    assert spans(tables)["3"] == [(1, 1, 1, 1)]  # begun two seconds after the sync's end on the console
+    assert ("paused-in-place" in codes(tables)) == (versions == (0, 1))
+
+
 def test_lost_and_filtered_groups_on_the_console(tmp_path):
     log = console(0, 1, 2).replace(
         "fully-async rollout 1: done in 0.5s, queue_left=0",

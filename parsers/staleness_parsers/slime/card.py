@@ -73,9 +73,10 @@ CARD: Final = Card(
         "train dump only where the console or other train dumps are there. The loss of the first dumps of a run is "
         "betrayed by labels above 1, of the last ones by the console only. Lines missing inside a console are "
         "betrayed by the numbers of rollouts and optimizer steps, its lost end by event files (--use-tensorboard). "
-        "Nothing betrays a single lost line about a dropped group, and, in dumps without traces, calls that lived "
-        "through a sync under --flush-cache-interval other than 1. Trajectories that reached no batch leave no "
-        "record: what became of them nobody can say."
+        "Nothing betrays a single lost line about a dropped group; without a console, rollouts that trained a critic "
+        "only; and, under --flush-cache-interval other than 1, calls that lived through a sync in dumps without traces "
+        "or, without a console, with no call of an older label that ended meanwhile. Trajectories that reached no "
+        "batch leave no record: what became of them nobody can say."
     ),
     figures=(
         Figure(

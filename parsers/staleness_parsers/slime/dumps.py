@@ -117,6 +117,7 @@ EDGES: Final[dict[str, Any]] = {
     "calls": pl.Int64,
     "first_end": _TIME,
     "last_end": _TIME,
+    "last_abort": _TIME,
     "last_start": _TIME,
     "first_alone": _TIME,
 }
@@ -436,16 +437,18 @@ def _edges(calls: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]
         if call["label"] is not None:
             moments[call["label"]]["end"].append(call["ended"])
             moments[call["label"]]["start"].append(call["started"])
+            moments[call["label"]]["abort"].append(call["ended"] if call["aborted"] else None)
     for part in parts:
         if part["exact"]:
             moments[part["label_lo"]]["alone"].append(part["started"])
     for label, found in sorted(moments.items()):
-        known = {name: [moment for moment in found[name] if moment] for name in ("end", "start", "alone")}
+        known = {name: [moment for moment in found[name] if moment] for name in ("end", "abort", "start", "alone")}
         yield {
             "label": label,
             "calls": len(found["end"]),
             "first_end": min(known["end"], default=None),
             "last_end": max(known["end"], default=None),
+            "last_abort": max(known["abort"], default=None),
             "last_start": max(known["start"], default=None),
             "first_alone": min(known["alone"], default=None),
         }

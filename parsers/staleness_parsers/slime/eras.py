@@ -17,9 +17,10 @@ from typing import Any, Final
 import polars as pl
 
 from staleness_audit.parser import Era, Sink, Staged
-from staleness_parsers.slime.finish import OVERLAP, Model
+from staleness_parsers.slime import pauses
+from staleness_parsers.slime.finish import Model
+from staleness_parsers.slime.pauses import BATCH
 
-BATCH: Final = ["root", "rollout"]
 _ATTEMPT: Final = 1 << 33
 """Numbers of eras of an attempt: more than the 32 bits of a rollout's id."""
 
@@ -30,8 +31,9 @@ class Eras:
 
     Arguments:
         dumps: per dump what the run says of it (``_facts``), and its ``era``.
-        meaning: ``lo`` and ``hi``, the versions of each ``label`` of an ``attempt``.
-        in_force: the newest label that had ended a call of the ``attempt`` by ``ended``; None where syncs abort calls.
+        meaning: ``lo`` and ``hi``, the versions of each ``label`` of an ``attempt``; ``oldest``: no call of it holds
+            tokens of older labels.
+        in_force: the newest label that was in force in the ``attempt`` by ``ended``; None where syncs abort calls.
         keys: of all samples.
     """
 
@@ -75,20 +77,22 @@ def divide(model: Model, steps: pl.DataFrame, staged: Staged, told: Mapping[str,
     if not staged.has("slime_samples"):
         return None
     by_step = {(step["attempt"], step["step"]): step for step in steps.iter_rows(named=True)}
-    in_force = _in_force(model, staged, sink)
+    labels = pauses.labels_of(model)
+    in_force = pauses.in_force(labels, model, staged, sink)
+    oldest = _oldest(model, labels)
     newest = _by_attempt(model, in_force)
     saved = _saved(model)
     facts = []
     for batch in model.batches:
         place = batch["attempt"], batch["rollout"]
         beside = {"saved": saved.get(place), "told": told.get(batch["unit"])}
-        facts.append({**_facts(model, batch, by_step[place], newest), **beside})
+        facts.append({**_facts(model, batch, by_step[place], newest, oldest), **beside})
     schema: dict[str, Any] = {"saved": pl.Datetime("us", "UTC"), "unit": pl.String, "told": pl.String}
     dumps = pl.DataFrame(facts, schema_overrides=schema, infer_schema_length=None).sort("attempt", "rollout", "root")
     dumps = dumps.with_columns(pl.struct("attempt", "rollout").rle_id().cast(pl.Int64).alias("place"))
     names = staged.scan("slime_samples").select(*BATCH, "key", "group_key").collect()
     names = with_names(names.join(dumps.select(*BATCH, "attempt", "place"), on=BATCH))
-    return Eras(_with_eras(dumps, names), _meaning(model), in_force, names["key"])
+    return Eras(_with_eras(dumps, names), _meaning(model, oldest), in_force, names["key"])
 
 
 def with_names(samples: pl.DataFrame) -> pl.DataFrame:
@@ -119,7 +123,11 @@ def _with_eras(dumps: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
 
 
 def _facts(
-    model: Model, batch: Mapping[str, Any], step: Mapping[str, Any], newest: Mapping[int, Sequence[Sequence[Any]]]
+    model: Model,
+    batch: Mapping[str, Any],
+    step: Mapping[str, Any],
+    newest: Mapping[int, Sequence[Sequence[Any]]],
+    oldest: Mapping[tuple[int, int], int],
 ) -> dict[str, Any]:
     """Say which samples of a dump were trained: by its train dump, else as many as the steps took, in order.
 
@@ -136,6 +144,7 @@ def _facts(
     by_dump = bool(batch["has_train"] and batch["matched"])
     certain = count // 2 + 1
     meaning = [(label, versions.by_label.get(label)) for label in batch["own_labels"]]
+    since = [oldest[batch["attempt"], label] for label in batch["own_labels"]]
     return {
         "root": batch["root"],
         "rollout": batch["rollout"],
@@ -154,7 +163,7 @@ def _facts(
         "ceiling": step["ceiling"],
         "v_train": step["v_train_lo"],
         "above": any(known[0] > step["v_train_lo"] for _, known in meaning if known),
-        "labels": repr((meaning, _window(newest.get(batch["attempt"], ()), batch))),
+        "labels": repr((meaning, since, _window(newest.get(batch["attempt"], ()), batch))),
     }
 
 
@@ -175,14 +184,30 @@ def _by_attempt(model: Model, in_force: pl.DataFrame | None) -> dict[int, list[t
     return found
 
 
-def _meaning(model: Model) -> pl.DataFrame:
+def _oldest(model: Model, labels: pl.DataFrame | None) -> dict[tuple[int, int], int]:
+    """Return the oldest label whose tokens a call of each label of an attempt can hold, whatever it lived through.
+
+    Nothing is older than the first label, 1 or "default", nor than the last sync that aborted.
+    """
+    aborted = labels.filter("aborted").select("attempt", "label").rows() if labels is not None else []
+    return {
+        (attempt, label): max(
+            (cut for place, cut in aborted if place == attempt and cut <= label),
+            default=min(label, 1 if versions.delta is False else 0),
+        )
+        for attempt, versions in enumerate(model.versions)
+        for label in versions.by_label
+    }
+
+
+def _meaning(model: Model, oldest: Mapping[tuple[int, int], int]) -> pl.DataFrame:
     return pl.DataFrame(
         [
-            {"attempt": attempt, "label": label, "lo": lo, "hi": hi}
+            {"attempt": attempt, "label": label, "lo": lo, "hi": hi, "oldest": oldest[attempt, label]}
             for attempt, versions in enumerate(model.versions)
             for label, (lo, hi) in versions.by_label.items()
         ],
-        schema={"attempt": pl.Int64, "label": pl.Int64, "lo": pl.Int64, "hi": pl.Int64},
+        schema=dict.fromkeys(("attempt", "label", "lo", "hi", "oldest"), pl.Int64),
     )
 
 
@@ -194,43 +219,3 @@ def _saved(model: Model) -> dict[tuple[int, int], datetime | None]:
             if line["kind"] in {"saved_rollout", "collected"} and line["rollout"] is not None:
                 saved[attempt, line["rollout"]] = model.utc(line["local"])
     return saved
-
-
-def _in_force(model: Model, staged: Staged, sink: Sink) -> pl.DataFrame | None:
-    """Return which label was in force since when, if calls lived through syncs (guide 3, item 5).
-
-    With the pause that aborts, a call that began before the end of another of an older label would have been aborted
-    with that label. If one was not, the run paused in place, and a call can hold tokens of every label since it began:
-    from the newest that had ended a call by then, which is its own where no sync can have come in between.
-    """
-    if model.edges.is_empty():
-        return None
-    attempts = pl.DataFrame(
-        [{name: batch[name] for name in (*BATCH, "attempt", "unit")} for batch in model.batches],
-        infer_schema_length=None,
-    )
-    edges = model.edges.join(attempts, on=BATCH, maintain_order="left")
-    ends = (
-        edges.filter(pl.col("last_end").is_not_null())
-        .group_by("attempt", "label")
-        .agg(pl.col("last_end").max(), pl.col("first_end").min().alias("ended"))
-        .sort("attempt", "label")
-        .with_columns(pl.col("last_end").cum_max().shift(1).over("attempt").alias("older_end"))
-    )
-    late = edges.join(ends.select("attempt", "label", "older_end"), on=["attempt", "label"], maintain_order="left")
-    late = late.filter(pl.col("older_end") - pl.col("first_alone") > OVERLAP)
-    if late.is_empty():
-        return None
-    first = late.row(0, named=True)
-    label = {"label_hi": first["label"]}
-    parts = staged.scan("slime_segments", units={first["unit"]}).filter(exact=True, **label).collect()
-    place = parts.filter(first["older_end"] - pl.col("started") > OVERLAP).row(0, named=True)
-    sink.diagnose(
-        "warning",
-        "paused-in-place",
-        "Engine calls lived through weight syncs (--flush-cache-interval is not 1): their label is "
-        "only that of their last token, so the versions of their tokens are intervals.",
-        source=place["source"],
-        locator=f"samples[{place['position']}]",
-    )
-    return ends.sort("ended").select("attempt", "ended", pl.col("label").cum_max().over("attempt").alias("in_force"))

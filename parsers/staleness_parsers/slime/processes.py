@@ -106,6 +106,14 @@ class Process:
     """Dumps show that the process went on after its console or event file ends: what those don't say proves nothing."""
 
     @property
+    def may_pause_in_place(self) -> bool:
+        """Whether its words are those of the fully-async rollout of releases that have ``--flush-cache-interval``."""
+        return any(
+            line["kind"] == "collected_pool" or (line["kind"] == "collected" and line["count"] is not None)
+            for line in self.lines
+        )
+
+    @property
     def last_collected(self) -> int:
         """Largest rollout id it is known to have collected (-1: none)."""
         return max(self.collected, default=-1)

@@ -9,8 +9,9 @@ import polars as pl
 from staleness_audit.parser import Sink, Staged
 from staleness_audit.readers.numbers import micros
 from staleness_parsers.slime import processes as p
-from staleness_parsers.slime.eras import BATCH, Eras, with_names
+from staleness_parsers.slime.eras import Eras, with_names
 from staleness_parsers.slime.finish import Model, completed, rollouts_of
+from staleness_parsers.slime.pauses import BATCH
 
 _TIME: Final = pl.Datetime("us", "UTC")
 
@@ -261,7 +262,7 @@ def _versions(eras: Eras, segments: pl.DataFrame) -> pl.DataFrame:
         for end in ("lo", "hi")
     )
     found = (
-        _with_open_ends(segments, eras.in_force)
+        _with_open_ends(segments, eras)
         .join(lo, on=["attempt", "label_lo"], how="left")
         .join(hi, on=["attempt", "label_hi"], how="left")
         .with_columns((pl.col("version_lo") > pl.col("v_train")).fill_null(False).alias("impossible"))
@@ -276,24 +277,24 @@ def _versions(eras: Eras, segments: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(pl.max_horizontal("version_lo", "version_hi").alias("version_hi"))
 
 
-def _with_open_ends(segments: pl.DataFrame, in_force: pl.DataFrame | None) -> pl.DataFrame:
+def _with_open_ends(segments: pl.DataFrame, eras: Eras) -> pl.DataFrame:
     """Open the lower end of calls that may have lived through a sync (``Eras.in_force``): their label is the last."""
-    if in_force is None:
+    if eras.in_force is None:
         return segments
     began = segments.sort("started", nulls_last=True).join_asof(
-        in_force,
+        eras.in_force,
         left_on="started",
         right_on="ended",
         by="attempt",
         strategy="backward",
         check_sortedness=False,
     )
-    # Nothing is older than the first label, 1 or "default".
-    open_end = (
-        pl.col("exact") & (pl.col("label_lo") > 1) & (pl.col("in_force").fill_null(0) < pl.col("label_lo"))
-    ).fill_null(False)
+    oldest = eras.meaning.select("attempt", pl.col("label").alias("label_lo"), "oldest")
+    began = began.join(oldest, on=["attempt", "label_lo"], how="left", maintain_order="left")
+    first = pl.max_horizontal(pl.col("in_force").fill_null(0), "oldest")
+    open_end = (pl.col("exact") & (first < pl.col("label_lo"))).fill_null(False)
     return began.with_columns(
-        pl.when(open_end).then(pl.col("in_force")).otherwise(pl.col("label_lo")).alias("label_lo"),
+        pl.when(open_end).then(first).otherwise(pl.col("label_lo")).alias("label_lo"),
         (pl.col("exact") & ~open_end).alias("exact"),
     )
 
