@@ -20,6 +20,9 @@ from staleness_audit.ingest import Dataset
 from staleness_audit.rebuild.partial import views
 from staleness_audit.rebuild.partitions import DIVIDED
 
+_GROUP = "hash('group', group_id)"
+"""Key of a group; that of a trajectory is ``hash(trajectory_id)``, and the two may have the same name."""
+
 PRODUCTS = ("step_lives", "use_lives", "trajectory_lives", "members", "occupancy")
 
 
@@ -98,22 +101,22 @@ _OPEN = """
         SELECT hash(trajectory_id) FROM events WHERE trajectory_id IS NOT NULL AND kind IN ('finished', 'enqueued')
     )"""
 
-_NUMBERED = """
+_NUMBERED = f"""
     WITH last_used AS (SELECT key, max(step_key) AS step FROM use_lives GROUP BY key),
     clusters AS (
-        SELECT hash(group_id) AS cluster, count(*) AS trajectories, coalesce(max(step), 0) AS step
+        SELECT {_GROUP} AS cluster, count(*) AS trajectories, coalesce(max(step), 0) AS step
         FROM members LEFT JOIN last_used USING (key)
         GROUP BY cluster
         HAVING NOT bool_or(key IN (SELECT key FROM open_keys))
     )
-    SELECT cluster, (sum(trajectories) OVER (ORDER BY step, cluster) - trajectories) // {size} AS block FROM clusters"""
+    SELECT cluster, (sum(trajectories) OVER (ORDER BY step, cluster) - trajectories) // {{size}} AS block FROM clusters"""
 
 _ROWS_OF = {
     "trajectories": "hash(trajectory_id)",
     "spans": "hash(trajectory_id)",
     "uses": "hash(trajectory_id)",
     # An event of a group goes with its members.
-    "events": "hash(coalesce(trajectory_id, group_id))",
+    "events": f"CASE WHEN trajectory_id IS NULL THEN {_GROUP} ELSE hash(trajectory_id) END",
 }
 
 
@@ -144,7 +147,7 @@ def assign(dataset: Dataset, part: Path, size: int, least: int) -> duckdb.DuckDB
     _find_open(connection, part)
     connection.execute(f"CREATE TEMP TABLE numbered AS {_NUMBERED.format(size=int(size))}")
     connection.execute(
-        "CREATE TEMP TABLE assigned AS SELECT key, block FROM members JOIN numbered ON hash(group_id) = cluster "
+        f"CREATE TEMP TABLE assigned AS SELECT key, block FROM members JOIN numbered ON {_GROUP} = cluster "
         "UNION SELECT cluster, block FROM numbered"
     )
     row = connection.execute("SELECT count(*) FROM members WHERE key IN (SELECT key FROM assigned)").fetchone()
@@ -201,16 +204,16 @@ def freeze(dataset: Dataset, part: Path, target: Path) -> Frozen:
 def keys_of(tables: Mapping[str, Sequence[Path]]) -> str | None:
     """SQL of the hashes of all trajectories and groups that rows speak of; None if there are no rows."""
     keys = []
-    for table, column in (
-        ("trajectories", "trajectory_id"),
-        ("trajectories", "group_id"),
-        ("spans", "trajectory_id"),
-        ("uses", "trajectory_id"),
-        ("events", "coalesce(trajectory_id, group_id)"),
+    for table, key, told in (
+        ("trajectories", "hash(trajectory_id)", "trajectory_id"),
+        ("trajectories", _GROUP, "group_id"),
+        ("spans", "hash(trajectory_id)", "trajectory_id"),
+        ("uses", "hash(trajectory_id)", "trajectory_id"),
+        ("events", _ROWS_OF["events"], "coalesce(trajectory_id, group_id)"),
     ):
         if tables.get(table):
             files = read_parquet(tables[table], union_by_name=True)
-            keys.append(f"SELECT hash(({column})::VARCHAR) AS key FROM {files} WHERE {column} IS NOT NULL")
+            keys.append(f"SELECT {key} AS key FROM {files} WHERE {told} IS NOT NULL")
     return " UNION ".join(keys) or None
 
 

@@ -20,6 +20,22 @@ from staleness_audit.watch import growing
 from staleness_audit.watch.follow import Follower
 
 
+def step(group: str, number: int, *members: str) -> list[dict[str, Any]]:
+    """Lines of a group that a step trains, begun 10 s after the one before; its tokens are of version 0."""
+    begun = 10.0 * (number + 1)
+    trained = [
+        line
+        for member in members
+        for line in (
+            {"kind": "admitted", "trajectory_id": member, "group_id": group, "ts": begun - 8},
+            {"kind": "span", "trajectory_id": member, "tokens": 5, "version": 0, "ts": begun - 6},
+            {"kind": "finished", "trajectory_id": member, "ts": begun - 4},
+            {"kind": "trained", "trajectory_id": member, "step": number, "ts": begun},
+        )
+    ]
+    return [*trained, {"kind": "step", "step": number, "version": number, "started": begun, "ended": begun + 5}]
+
+
 @pytest.mark.slow
 def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,20 +56,6 @@ def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
         (tmp_path / "run").mkdir(exist_ok=True)
         with (tmp_path / "run" / "w.staleness.jsonl").open("ab") as file:
             file.write(logs.dump([head, *numbered] if len(lines) == len(new) else numbered[-len(new) :]))
-
-    def step(group: str, number: int, *members: str) -> list[dict[str, Any]]:
-        begun = 10.0 * (number + 1)
-        trained = [
-            line
-            for member in members
-            for line in (
-                {"kind": "admitted", "trajectory_id": member, "group_id": group, "ts": begun - 8},
-                {"kind": "span", "trajectory_id": member, "tokens": 5, "version": 0, "ts": begun - 6},
-                {"kind": "finished", "trajectory_id": member, "ts": begun - 4},
-                {"kind": "trained", "trajectory_id": member, "step": number, "ts": begun},
-            )
-        ]
-        return [*trained, {"kind": "step", "step": number, "version": number, "started": begun, "ended": begun + 5}]
 
     watching = Follower(tmp_path / "run", None, framework=None, folder=tmp_path / "watching")
 
@@ -80,6 +82,32 @@ def test_what_is_done_with_is_set_aside_and_comes_back_when_a_line_speaks_of_it(
     watching.settle()
     write({"kind": "step", "step": 1, "version": 7, "started": 20.0, "ended": 25.0})
     assert look()[1] == 1
+
+
+@pytest.mark.slow
+def test_a_group_may_be_called_as_a_trajectory_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step 0 trains group 1 (trajectories 2 and 3), step 1 group 2 (4 and 5); each is set aside in a block of its own.
+
+    Trajectory 2 is not of group 2: it is counted once, and four were trained.
+    """
+    monkeypatch.setattr(growing, "SEAL_FROM", 2)
+    monkeypatch.setattr(growing, "BLOCK", 2)
+    (tmp_path / "run").mkdir()
+    log = tmp_path / "run" / "w.staleness.jsonl"
+    lines = [*step("1", 0, "2", "3"), *step("2", 1, "4", "5")]
+    head = {"format": "staleness-events/1", "framework": "toy", "writer": "w", "bound": 1}
+    log.write_bytes(logs.dump([head, *({"n": number, **line} for number, line in enumerate(lines, 1))]))
+    watching = Follower(tmp_path / "run", None, framework=None, folder=tmp_path / "watching")
+    watching.refresh()
+    watching.settle()
+    assert watching._growing is not None
+    assert len(watching._growing._kept.products.blocks) == 2
+    with log.open("ab") as file:
+        file.write(logs.dump([{"n": len(lines) + 1, "kind": "admitted", "trajectory_id": "6", "ts": 31.0}]))
+    state = watching.refresh()
+    assert state.data["trajectories"]["trained"] == {"lo": 4, "hi": None}
+    assert figures(state.data) == figures(audit(tmp_path / "run").data)
+    assert len(watching._growing._kept.products.blocks) == 2
 
 
 def test_what_was_set_aside_has_been_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

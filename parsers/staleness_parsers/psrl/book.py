@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from staleness_parsers.psrl.components import TRACKER
+import polars as pl
+
+from staleness_audit.parser import Staged
+from staleness_parsers.psrl.components import TABLE, TRACKER
+from staleness_parsers.psrl.past import follow
 
 Row = Mapping[str, Any]
 _INFORMED: Final = ("header", "wait", "ready", "begin", "push", "pull", "reserve", "failed")
 _REPLICA: Final = "vLLMHTTPServer_Replica"
 _QUARTER: Final = timedelta(minutes=15)
+_OF_FILES: Final = ("present", "damaged")
+"""Kinds that speak of a log as a whole; they may stand for a line that is not yet whole."""
 
 
 @dataclass
@@ -63,6 +69,22 @@ class Book:
     informed: set[str] = field(default_factory=set)
     """Components whose log is at level INFO or finer."""
     offset: timedelta | None = None
+    _current: Buffer | None = None
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        """Take further messages; see ``keep_book``."""
+        for row in rows:
+            kind, numbers = row["kind"], row["numbers"]
+            if kind == "header":
+                self._current = self.buffers.setdefault(numbers[0], Buffer(row))
+            elif kind == "tag" and self._current is not None:
+                self._current.tags.add((numbers[0], numbers[1], numbers[2]))
+            else:
+                _take(self, row, kind, numbers)
+            if kind in ("header", "wait", "ready"):
+                self.seen_buffers.add(numbers[0])
+            if kind in _INFORMED:
+                self.informed.add(row["component"])
 
     def utc(self, row: Row | None) -> datetime | None:
         """Return when a message was written; None if the machine's time zone is not known."""
@@ -85,43 +107,44 @@ class Book:
         return min((version for version in pulled if version > tag), default=None)
 
 
-def keep_book(messages: Sequence[Row], started: datetime | None, partial: bool | None) -> Book:
+def keep_book(staged: Staged, started: datetime | None, partial: bool | None) -> Book:
     """Follow the messages, which are in the order of their files and lines.
 
-    ``started``: when the statistics say that they began (UTC); ``partial``: whether requests continue after syncs.
+    What one component says changes nothing of what others have said. ``started``: when the statistics say that they
+    began (UTC); ``partial``: whether requests continue after syncs.
     """
-    book = Book(partial=partial)
-    current: Buffer | None = None
-    for row in _chosen(messages):
-        kind, numbers = row["kind"], row["numbers"]
-        if kind == "header":
-            current = book.buffers.setdefault(numbers[0], Buffer(row))
-        elif kind == "tag" and current is not None:
-            current.tags.add((numbers[0], numbers[1], numbers[2]))
-        else:
-            _take(book, row, kind, numbers)
-        if kind in ("header", "wait", "ready"):
-            book.seen_buffers.add(numbers[0])
-        if kind in _INFORMED:
-            book.informed.add(row["component"])
+    logs, chosen = _logs(staged)
+    told = chosen & ~pl.col("kind").is_in(_OF_FILES)
+    book = follow(staged, TABLE, Book, key=str(chosen), author="component", told=told)
+    damaged = {component for component, kind in logs if kind == "damaged"}
+    present = {component for component, kind in logs if kind == "present"}
+    book.replicas = {component.removeprefix(_REPLICA) for component in present - damaged}
+    book.partial = partial
+    book.offset = None
     if book.anchor is not None and started is not None:
         # The recorder's start stands in both clocks, a moment apart.
         book.offset = round((book.anchor - started.astimezone(UTC).replace(tzinfo=None)) / _QUARTER) * _QUARTER
     return book
 
 
-def _chosen(messages: Sequence[Row]) -> Iterable[Row]:
-    """A component's file goes before the console; of a console the last launch counts."""
-    filed = {row["component"] for row in messages if not row["console"]}
-    begun: dict[str, int] = {}
-    for row in messages:
-        if row["console"] and row["kind"] == "begin":
-            begun[row["source"]] = row["line"]
-    return (
-        row
-        for row in messages
-        if not row["console"] or (row["component"] not in filed and row["line"] >= begun.get(row["source"], 0))
-    )
+def _logs(staged: Staged) -> tuple[set[tuple[str, str | None]], pl.Expr]:
+    """Return what is said of the components' own logs as a whole, and which messages are chosen.
+
+    A component's file goes before the console; of a console the last launch counts.
+    """
+    if not staged.has(TABLE):
+        return set(), pl.lit(True)
+    of_file = pl.when(pl.col("kind").is_in(_OF_FILES)).then("kind")
+    rows = staged.scan(TABLE).select("console", "component", of_file).unique().collect()
+    logs = {(component, kind) for console, component, kind in rows.iter_rows() if not console}
+    chosen = ~pl.col("console")
+    if rows["console"].any():
+        filed = sorted({component for component, _ in logs})
+        begins = staged.scan(TABLE).filter(pl.col("console") & (pl.col("kind") == "begin"))
+        begun = begins.group_by("source").agg(pl.col("line").max()).sort("source").collect()
+        earlier = [(pl.col("source") == source) & (pl.col("line") < line) for source, line in begun.iter_rows()]
+        chosen |= ~pl.any_horizontal(pl.col("component").is_in(filed), *earlier)
+    return logs, chosen
 
 
 def _take(book: Book, row: Row, kind: str, numbers: Sequence[int]) -> None:
@@ -156,9 +179,6 @@ def _take(book: Book, row: Row, kind: str, numbers: Sequence[int]) -> None:
 def _remember(book: Book, row: Row, kind: str) -> None:
     if kind == "stored":
         book.stored.update(row["ids"])
-    elif kind in ("present", "damaged"):
-        name = row["component"].removeprefix(_REPLICA)
-        (book.replicas.add if kind == "present" else book.replicas.discard)(name)
     elif kind == "retagged":
         book.retagged = book.retagged or row
     elif kind in ("chunk", "validation"):

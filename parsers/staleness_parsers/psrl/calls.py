@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
 from typing import Any
+
+import numpy as np
 
 Row = Mapping[str, Any]
 Newest = Callable[[str | None, int], int | None]
@@ -51,7 +53,8 @@ class Call:
 class Request:
     """All that was traced of a request id: attempts (retries begin from nothing again) of calls.
 
-    ``latest``: place in the trace of its last line; ``lines``: a digest of all of them, in order.
+    ``latest``: place in the trace of its last line, ``ended``: of the last end of a segment; ``lines``: a digest of all
+    its lines, in order.
     """
 
     request: int
@@ -59,6 +62,7 @@ class Request:
     first: Row
     attempts: list[list[Call]] = field(default_factory=list)
     latest: int = -1
+    ended: int = -1
     lines: int = 0
 
     @property
@@ -79,73 +83,127 @@ class Span:
     ended: Any = None
 
 
-def trace(rows: Iterable[Row]) -> dict[int, Request]:
-    """Put the lines of every request together."""
-    found: dict[int, Request] = {}
-    for order, row in enumerate(rows):
-        request = found.setdefault(row["request"], Request(row["request"], row["prompt"], row))
-        request.latest, request.lines = order, hash((request.lines, *row.values()))
-        if row["pop"]:
-            _popped(request, row, order)
+@dataclass
+class Pinned:
+    """Pins of an instance in the order of the trace: their places in it, and their tags.
+
+    ``digests``: of the pins before each, and of all; ``new``: number of pins before the first one of each tag.
+    """
+
+    orders: list[int] = field(default_factory=list)
+    tags: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=lambda: [0])
+    new: dict[int, int] = field(default_factory=dict)
+
+    def add(self, order: int, tag: int) -> None:
+        """Note a pin; places only grow."""
+        self.new.setdefault(tag, len(self.orders))
+        self.orders.append(order)
+        self.tags.append(tag)
+        self.digests.append(hash((self.digests[-1], order, tag)))
+
+
+class Trace:
+    """All lines that were followed so far, put together by request.
+
+    A line changes the request that it names, and adds to what is told by place; nothing else. ``several``: requests
+    have several turns, ``native``: each of them is pinned anew; else a later one may have carried the first one's tag
+    (sessions). ``oldest``, ``newest``: tags of all calls. ``placed``: places where calls were placed first, and
+    ``reached`` the newest tag up to each. ``last``: the request of the highest prompt.
+    """
+
+    def __init__(self) -> None:
+        self.requests: dict[int, Request] = {}
+        self.several = self.native = False
+        self.oldest: int | None = None
+        self.newest = -1
+        self.placed: list[int] = []
+        self.reached: list[int] = []
+        self.last: Request | None = None
+        self._lines = 0
+        self._first_pins: dict[str, Pinned] = defaultdict(Pinned)
+        self._all_pins: dict[str, Pinned] = defaultdict(Pinned)
+
+    @property
+    def pins(self) -> Mapping[str, Pinned]:
+        """Pins by instance: of every call where each is pinned, else of first ones."""
+        return self._all_pins if self.native else self._first_pins
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        """Take further lines, in the order of the trace."""
+        for order, row in enumerate(rows, self._lines):
+            request = self.requests.get(row["request"])
+            if request is None:
+                request = self.requests[row["request"]] = Request(row["request"], row["prompt"], row)
+                if request.prompt and (self.last is None or request.prompt > (self.last.prompt or 0)):
+                    self.last = request
+            request.latest, request.lines = order, hash((request.lines, *row.values()))
+            if row["pop"]:
+                self._pop(request, row, order)
+            else:
+                self._place(request, row, order)
+        self._lines += len(rows)
+
+    def _place(self, request: Request, row: Row, order: int) -> None:
+        calls = request.attempts[-1] if request.attempts else None
+        call = calls[-1] if calls else None
+        continued = (
+            call is not None
+            and not call.completed
+            and row["tag"] == call.tag
+            and row["tokens"] == call.total
+            and (row["tokens"] > 0 or call.segments[-1].pop is not None)
+        )
+        if call is not None and continued:
+            call.segments.append(Segment(row, order))
+            return
+        fresh = Call(row["tag"], row["prompt_tokens"], [Segment(row, order)], row["tokens"])
+        turn = call is not None and call.completed and row["prompt_tokens"] >= call.prompt + call.total
+        if calls is not None and turn:
+            self.several = True
+            self.native = self.native or fresh.tag != calls[0].tag
+            calls.append(fresh)
         else:
-            _placed(request, row, order)
-    return {number: request for number, request in found.items() if request.attempts}
+            request.attempts.append([fresh])
+        self._note(fresh)
+        if row["tokens"]:
+            # Its beginning is missing: so many tokens were made before, by the tag's version or a newer one.
+            fresh.segments.insert(0, Segment(row, -1, row["tokens"], row, order))
+            request.ended = order
+            return
+        self.placed.append(order)
+        self.reached.append(max(fresh.tag, self.reached[-1]) if self.reached else fresh.tag)
+        name = str(row["instance"])
+        self._all_pins[name].add(order, fresh.tag)
+        if not turn:
+            self._first_pins[name].add(order, fresh.tag)
 
+    def _pop(self, request: Request, row: Row, order: int) -> None:
+        call = request.attempts[-1][-1] if request.attempts else None
+        if call is None or call.segments[-1].pop is not None:
+            # Its placement is missing.
+            if call is None or row["tokens"] < call.total or call.completed:
+                call = Call(row["tag"], row["prompt_tokens"])
+                request.attempts.append([call])
+                self._note(call)
+            call.segments.append(Segment(row, -1))
+        segment = call.segments[-1]
+        segment.tokens, segment.pop, segment.popped = max(row["tokens"] - call.total, 0), row, order
+        call.total = max(call.total, row["tokens"])
+        request.ended = order
 
-def _placed(request: Request, row: Row, order: int) -> None:
-    calls = request.attempts[-1] if request.attempts else None
-    call = calls[-1] if calls else None
-    continued = (
-        call is not None
-        and not call.completed
-        and row["tag"] == call.tag
-        and row["tokens"] == call.total
-        and (row["tokens"] > 0 or call.segments[-1].pop is not None)
-    )
-    if call is not None and continued:
-        call.segments.append(Segment(row, order))
-        return
-    fresh = Call(row["tag"], row["prompt_tokens"], [Segment(row, order)], row["tokens"])
-    if row["tokens"]:
-        # Its beginning is missing: so many tokens were made before, by the tag's version or a newer one.
-        fresh.segments.insert(0, Segment(row, -1, row["tokens"], row, order))
-    if calls is not None and call is not None and call.completed and row["prompt_tokens"] >= call.prompt + call.total:
-        calls.append(fresh)
-    else:
-        request.attempts.append([fresh])
-
-
-def _popped(request: Request, row: Row, order: int) -> None:
-    call = request.attempts[-1][-1] if request.attempts else None
-    if call is None or call.segments[-1].pop is not None:
-        # Its placement is missing.
-        if call is None or row["tokens"] < call.total or call.completed:
-            call = Call(row["tag"], row["prompt_tokens"])
-            request.attempts.append([call])
-        call.segments.append(Segment(row, -1))
-    segment = call.segments[-1]
-    segment.tokens, segment.pop, segment.popped = max(row["tokens"] - call.total, 0), row, order
-    call.total = max(call.total, row["tokens"])
+    def _note(self, call: Call) -> None:
+        self.oldest = call.tag if self.oldest is None else min(call.tag, self.oldest)
+        self.newest = max(call.tag, self.newest)
 
 
 class Pins:
     """Which version each instance had at which place of the trace."""
 
-    def __init__(self, requests: Iterable[Request], newest: Newest) -> None:
-        requests = list(requests)
+    def __init__(self, trace: Trace, newest: Newest) -> None:
         self.newest = newest = cache(newest)
-        attempts = [calls for request in requests for calls in request.attempts]
-        self.several = any(len(calls) > 1 for calls in attempts)
-        self.native = any(len({call.tag for call in calls}) > 1 for calls in attempts)
-        """Every turn is pinned anew; else a later turn may have carried the first one's tag (sessions)."""
-        pins: dict[str, list[tuple[int, int, int | None]]] = defaultdict(list)
-        for calls in attempts:
-            for call in calls if self.native else calls[:1]:
-                first = call.segments[0]
-                if first.order >= 0 and first.placed["tokens"] == 0:
-                    name = str(first.placed["instance"])
-                    pins[name].append((first.order, call.tag, newest(name, call.tag)))
-        self._pins = {name: _Pinned.of(sorted(found, key=lambda pin: pin[0])) for name, found in pins.items()}
+        self.several, self.native = trace.several, trace.native
+        self._pins = {name: _Bounded.by(pinned, name, newest) for name, pinned in trace.pins.items()}
 
     def spans(self, calls: Sequence[Call]) -> list[Span]:
         """Return the versions of an attempt's tokens."""
@@ -161,11 +219,7 @@ class Pins:
 
         They are those up to there, and of each instance the next one that bounds what ended before it.
         """
-        told = []
-        for name, pins in sorted(self._pins.items()):
-            before = bisect_right(pins.orders, order)
-            told.append((name, pins.digests[before], pins.following[before]))
-        return told
+        return [(name, *pins.until(order)) for name, pins in sorted(self._pins.items())]
 
     def _span(self, segment: Segment, call: Call, *, pinned: bool) -> Span:
         name = str(segment.placed["instance"])
@@ -182,33 +236,48 @@ class Pins:
         return Span(tokens or 0, tokens, lo, hi, segment.pop or segment.placed, ended)
 
     def _between(self, name: str, segment: Segment) -> tuple[int, int | None]:
-        pins = self._pins.get(name)
-        if pins is None:
+        bounded = self._pins.get(name)
+        if bounded is None:
             return 0, None
+        pins = bounded.pins
         before = bisect_right(pins.orders, segment.order)
         lo = pins.tags[before - 1] if before else 0
         if segment.popped is None:
             return lo, None
-        return lo, pins.following[bisect_left(pins.orders, segment.popped)]
+        return lo, bounded.following(bisect_left(pins.orders, segment.popped))
 
 
 @dataclass(frozen=True)
-class _Pinned:
-    """The pins of an instance: their places in the trace, and their tags.
+class _Bounded:
+    """The pins of an instance with their upper ends, which the components' logs tell by tag.
 
-    ``following``: the first upper end that is known of a pin or of those after it, and None after the last;
-    ``digests``: of the pins before each, and of all.
+    ``highs``: by tag in the order of their first pins, which ``starts`` numbers, and ``digests`` of those before each,
+    and of all. ``next``: of each pin, the first from it on of which an upper end is known (their number: none).
     """
 
-    orders: Sequence[int]
-    tags: Sequence[int]
-    following: Sequence[int | None]
+    pins: Pinned
+    starts: Sequence[int]
+    highs: Mapping[int, int | None]
     digests: Sequence[int]
+    next: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
-    def of(cls, pins: Sequence[tuple[int, int, int | None]]) -> _Pinned:
-        following: list[int | None] = [None]
-        for _, _, hi in reversed(pins):
-            following.append(following[-1] if hi is None else hi)
-        digests = list(accumulate(pins, lambda digest, pin: hash((digest, pin)), initial=0))
-        return cls([order for order, _, _ in pins], [tag for _, tag, _ in pins], following[::-1], digests)
+    def by(cls, pins: Pinned, name: str, newest: Newest) -> _Bounded:
+        highs = {tag: newest(name, tag) for tag in pins.new}
+        open_tags = [tag for tag, high in highs.items() if high is None]
+        number = len(pins.orders)
+        known = np.arange(number)
+        if open_tags:
+            known[np.isin(np.array(pins.tags, np.int64), np.array(open_tags, np.int64))] = number
+        digests = list(accumulate(highs.values(), lambda digest, high: hash((digest, high)), initial=0))
+        return cls(pins, list(pins.new.values()), highs, digests, np.minimum.accumulate(known[::-1])[::-1])
+
+    def following(self, at: int) -> int | None:
+        """Return the first upper end that is known of a pin or of those after it; None after the last."""
+        at = int(self.next[at]) if at < len(self.next) else at
+        return self.highs[self.pins.tags[at]] if at < len(self.pins.tags) else None
+
+    def until(self, order: int) -> tuple[Any, ...]:
+        """See ``Pins.until``."""
+        before = bisect_right(self.pins.orders, order)
+        return self.pins.digests[before], self.digests[bisect_left(self.starts, before)], self.following(before)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any
+from functools import cached_property
+from itertools import accumulate, chain
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import polars as pl
 
 from staleness_audit.parser import RunFacts, Sink, Staged
-from staleness_parsers.psrl import components, dumps, gateway, settings
+from staleness_parsers.psrl import dumps, gateway, settings
 from staleness_parsers.psrl.book import Book, keep_book
-from staleness_parsers.psrl.calls import Call, Pins, Request, trace
+from staleness_parsers.psrl.calls import Pins, Request, Trace
 from staleness_parsers.psrl.facts import facts, reported
 from staleness_parsers.psrl.fates import named_requests, unseen_fates, write_fates
-from staleness_parsers.psrl.lives import Teller
+from staleness_parsers.psrl.lives import Teller, Texts
+from staleness_parsers.psrl.past import by_unit, follow, rows_of
 from staleness_parsers.psrl.settings import Settings
 from staleness_parsers.psrl.training import Training
 
 Row = Mapping[str, Any]
+Item = TypeVar("Item")
 _WARMUP = "trainer.critic_warmup"
 _MOST_STEPS = 20_000
 """Steps without a generation, beside two for each that has one, beyond which a number is taken for damaged."""
@@ -47,17 +51,27 @@ class Story:
 
     settings: Settings
     book: Book
-    requests: dict[int, Request]
+    trace: Trace
     pins: Pins
-    texts: dict[tuple[int, int | None], list[Row]]
+    texts: Texts
     siblings: int | None
     first: int = 1
-    steps: dict[int, list[Member]] = field(default_factory=dict)
+    steps: dict[int, Sequence[Member]] = field(default_factory=dict)
     dumped: bool = False
     holes: set[int] = field(default_factory=set)
     labels: dict[int, tuple[int, int]] = field(default_factory=dict)
     shift: tuple[int, int] = (0, 0)
     warmup: tuple[int, int | None] = (0, 0)
+
+    @property
+    def requests(self) -> Mapping[int, Request]:
+        """All that the gateway's trace names."""
+        return self.trace.requests
+
+    @cached_property
+    def _reached(self) -> int | None:
+        """Newest buffer that the last launch's log speaks of."""
+        return max(self.book.seen_buffers, default=None)
 
     def group(self, request: int) -> str | None:
         """Name the group of a request: its prompt."""
@@ -80,7 +94,7 @@ class Story:
 
         Its generations are an earlier launch's, or the end of the log is lost.
         """
-        return bool(self.book.seen_buffers) and step > max(self.book.seen_buffers) + 1
+        return self._reached is not None and step > self._reached + 1
 
     def current(self, step: int) -> bool:
         """Whether the logs are of the launch that trained the step."""
@@ -89,8 +103,7 @@ class Story:
     @property
     def pushed(self) -> int:
         """Newest version that anything was pushed or pinned to: as many steps at least are complete."""
-        tags = (call.tag for call in _calls(self.requests.values()))
-        newest = max([-1, *tags, *self.book.pushes])
+        newest = max([self.trace.newest, *self.book.pushes])
         return newest + self.shift[0] if newest >= 0 else 0
 
     def train_versions(self, step: int) -> tuple[int, int]:
@@ -131,16 +144,11 @@ def _validates(story: Story) -> bool:
 
 def _story(staged: Staged, sink: Sink) -> Story:
     shown = settings.combine(_rows(staged, settings.TABLE, ["source"]), sink)
-    book = keep_book(_rows(staged, components.TABLE, ["source", "line"]), shown.started, shown.partial)
-    requests = trace(_rows(staged, gateway.TABLE, ["source", "line"]))
-    texts: dict[tuple[int, int | None], list[Row]] = defaultdict(list)
-    for row in _rows(staged, dumps.TEXTS, ["source"]):
-        texts[row["uid"], row["part"]].append(row)
-    siblings = shown.siblings or _siblings(requests, book)
-    story = Story(shown, book, requests, Pins(requests.values(), book.newest), texts, siblings)
-    rollouts = _rows(staged, dumps.ROLLOUTS, ["source", "line"])
-    story.dumped = bool(rollouts)
-    _collect(story, rollouts)
+    book = keep_book(staged, shown.started, shown.partial)
+    trace = follow(staged, gateway.TABLE, Trace)
+    siblings = shown.siblings or _siblings(trace, book)
+    story = Story(shown, book, trace, Pins(trace, book.newest), _texts(staged), siblings)
+    _collect(story, staged)
     story.first = _first_step(story)
     story.labels = _labels(book, sink)
     story.shift = _shift(story)
@@ -149,31 +157,70 @@ def _story(staged: Staged, sink: Sink) -> Story:
     return story
 
 
-def _siblings(requests: Mapping[int, Request], book: Book) -> int | None:
+def _texts(staged: Staged) -> Texts:
+    """Return what texts of trajectories say, by request and part, in the order of their files.
+
+    Texts of a version's folder are one unit: those of folders that got no more files stay.
+    """
+    before = staged.memory.get(dumps.TEXTS, {})
+    now = by_unit(staged, dumps.TEXTS)
+    texts: dict[tuple[int, int | None], list[Row]] = staged.memory.setdefault("texts", defaultdict(list))
+    for unit in before.keys() - now.keys():
+        for row in before[unit]:
+            left = [text for text in texts.pop((row["uid"], row["part"]), []) if text["unit"] != unit]
+            if left:
+                texts[row["uid"], row["part"]] = left
+    for unit in now.keys() - before.keys():
+        for row in now[unit]:
+            same = texts[row["uid"], row["part"]]
+            same.append(row)
+            same.sort(key=itemgetter("source"))
+    return texts
+
+
+def _siblings(trace: Trace, book: Book) -> int | None:
     """Requests per prompt, from the ids: id = prompt * n + index."""
-    known = [request for request in requests.values() if request.prompt]
-    if known:
-        last = max(known, key=lambda request: request.prompt or 0)
-        return last.request // (last.prompt or 1)
+    if trace.last is not None:
+        return trace.last.request // (trace.last.prompt or 1)
     return max((index for _, index in book.reserved), default=-1) + 1 or None
 
 
-def _collect(story: Story, rollouts: Sequence[Row]) -> None:
-    """Take the members of every step from the generations; repeated ids are parts of one request, or emitted twice."""
+def _collect(story: Story, staged: Staged) -> None:
+    """Take the members of every step from the generations, which are looked at once, as long as their files stay."""
     chunked = story.book.chunked or story.settings.shown.get("psrl.fine_grain_overlap.granularity") not in (
         None,
         "none",
     )
-    for step, rows in _by(rollouts, "step").items():
-        members: list[Member] = []
-        for uid, same in _by(rows, "uid").items():
-            if uid is None:
-                story.holes.add(step)
-                continue
-            several = len(same) > 1 and not chunked
-            for number, row in enumerate(same if several else same[:1]):
-                members.append(Member(uid, number if several and row["part"] is None else row["part"], row))
-        story.steps[step] = members
+    units = by_unit(staged, dumps.ROLLOUTS)
+    story.dumped = bool(units)
+    files: dict[int, list[str]] = defaultdict(list)
+    for unit in sorted(units, key=lambda unit: str(units[unit][0]["source"])):
+        files[units[unit][0]["step"]].append(unit)
+    known = staged.memory.get("members", {})
+    found = {}
+    for step, names in files.items():
+        key = (chunked, *names)
+        rows = chain.from_iterable(units[name] for name in names)
+        story.steps[step], whole = found[key] = known.get(key) or _members(list(rows), chunked=chunked)
+        if not whole:
+            story.holes.add(step)
+    staged.memory["members"] = found
+
+
+def _members(rows: Sequence[Row], *, chunked: bool) -> tuple[list[Member], bool]:
+    """Return the members of a step, and whether all its rows name one.
+
+    Repeated ids are parts of one request, or emitted twice where buffers are trained in chunks.
+    """
+    members: list[Member] = []
+    by_uid = _by(rows, itemgetter("uid"))
+    for uid, same in by_uid.items():
+        if uid is None:
+            continue
+        several = len(same) > 1 and not chunked
+        for number, row in enumerate(same if several else same[:1]):
+            members.append(Member(uid, number if several and row["part"] is None else row["part"], row))
+    return members, None not in by_uid
 
 
 def _first_step(story: Story) -> int:
@@ -184,7 +231,7 @@ def _first_step(story: Story) -> int:
     """
     if story.book.seen_buffers:
         return min(story.book.seen_buffers) + 1
-    oldest = min((call.tag for call in _calls(story.requests.values())), default=0)
+    oldest = story.trace.oldest or 0
     return oldest + 2 if oldest > 0 else 1
 
 
@@ -193,12 +240,15 @@ def _labels(book: Book, sink: Sink) -> dict[int, tuple[int, int]]:
 
     Both clocks are the machine's. Pushes tell of a critic's warm-up, which pushes nothing, and of a resume.
     """
-    times = sorted((row["ts"], version) for version, row in book.pushes.items() if row["ts"] is not None)
+    pushes = sorted((row["ts"], version) for version, row in book.pushes.items() if row["ts"] is not None)
+    times, versions = [ts for ts, _ in pushes], [version for _, version in pushes]
+    until, since = list(accumulate(versions, max)), list(accumulate(reversed(versions), min))[::-1]
     labels = {}
     for number, buffer in book.buffers.items():
         at = buffer.row["ts"]
-        before = max((version for ts, version in times if at is not None and ts <= at), default=None)
-        after = min((version for ts, version in times if at is not None and ts > at), default=None)
+        pushed = 0 if at is None else bisect_right(times, at)
+        before = until[pushed - 1] if pushed else None
+        after = None if at is None or pushed == len(times) else since[pushed]
         if before is None and after is None:
             continue
         lo = before if before is not None else min((after or 1) - 1, number)
@@ -246,21 +296,12 @@ def _warmup(story: Story) -> tuple[int, int | None]:
     if stated is not None:
         return max(stated - 1, 0), stated
     oldest = [(step, lo) for step, (lo, _) in story.labels.items()]
-    placed = sorted(
-        (order, call.tag) for call in _calls(story.requests.values()) if (order := call.segments[0].order) >= 0
-    )
-    newest = list(accumulate((tag for _, tag in placed), max))
     for step in filter(story.current, story.steps):
         members = [member.request for member in story.steps[step] if member.evidence != "inferred"]
-        known = _calls(story.requests[request] for request in members if request in story.requests)
-        ends = [segment.popped or -1 for call in known for segment in call.segments]
-        before = bisect_left(placed, (max(ends, default=-1),))
-        oldest.append((step, newest[before - 1] if before else 0))
+        known = filter(None, map(story.requests.get, members))
+        before = bisect_left(story.trace.placed, max((request.ended for request in known), default=-1))
+        oldest.append((step, story.trace.reached[before - 1] if before else 0))
     return 0, min((max(step - 1 - lo - story.shift[0], 0) for step, lo in oldest if lo > 0), default=None)
-
-
-def _calls(requests: Iterable[Request]) -> Iterator[Call]:
-    return (call for request in requests for calls in request.attempts for call in calls)
 
 
 def _fill(story: Story, sink: Sink) -> None:
@@ -280,14 +321,17 @@ def _fill(story: Story, sink: Sink) -> None:
     missing = {buffer + 1 for buffer in book.buffers} - set(story.steps)
     missing |= set(range(first, last + 1)) - set(story.steps)
     story.holes |= _short(story)
-    for step in sorted(missing | story.holes):
+    unsure = sorted(missing | story.holes)
+    occupied = _by(book.occupied.items() if unsure else (), lambda item: item[1]["numbers"][2])
+    for step in unsure:
         known = {member.request for member in story.steps.get(step, [])}
-        added = [member for member in _occupants(story, step - 1) if member.request not in known]
+        occupants = _occupants(story, step - 1, occupied.get(step - 1, []))
+        added = [member for member in occupants if member.request not in known]
         size = _size(story, step - 1)
         if len(known) + len(added) > size:
             # A damaged or cut log: some of these left the buffer again.
             added = [Member(member.request, None, member.row, "inferred") for member in added]
-        story.steps.setdefault(step, []).extend(added)
+        story.steps[step] = [*story.steps.get(step, ()), *added]
         complete = 0 < len(story.steps[step]) == size
         if not complete:
             story.holes.add(step)
@@ -320,11 +364,12 @@ def _size(story: Story, buffer: int) -> int:
     return 0 if torn or buffer not in known else known[buffer].size
 
 
-def _occupants(story: Story, buffer: int) -> Iterator[Member]:
+def _occupants(story: Story, buffer: int, occupied: Iterable[tuple[int, Row]]) -> Iterator[Member]:
+    """Yield who is in a buffer; ``occupied``: the last places of groups, of those that are in this one."""
     if not story.siblings or buffer not in story.book.buffers:
         return
-    for prompt, row in story.book.occupied.items():
-        if row["numbers"][2] != buffer or row["kind"] == "wasted":
+    for prompt, row in occupied:
+        if row["kind"] == "wasted":
             continue
         for index in row["ids"]:
             request = prompt * story.siblings + index
@@ -395,12 +440,8 @@ def _write_steps(story: Story, sink: Sink) -> None:
 
 
 def _remark(story: Story, sink: Sink) -> None:
-    untraced = [
-        member
-        for step, members in story.steps.items()
-        for member in members
-        if story.current(step) and member.request not in story.requests
-    ]
+    trained = chain.from_iterable(story.steps[step] for step in filter(story.current, story.steps))
+    untraced = [member for member in trained if member.request not in story.requests]
     if story.requests and untraced:
         message = (
             f"{len(untraced)} trained requests are not in the gateway's trace: lines of it are lost, perhaps others; "
@@ -438,17 +479,13 @@ def _remark(story: Story, sink: Sink) -> None:
 def _rows(staged: Staged, table: str, order: Sequence[str]) -> list[Row]:
     if not staged.has(table):
         return []
-    found = staged.scan(table).sort(order, maintain_order=True).collect()
-    # By columns, for Polars makes the lists in cells many times faster so than row by row.
-    cells = zip(*(column.to_list() for column in found.iter_columns()), strict=True)
-    names = found.columns
-    return [dict(zip(names, row, strict=True)) for row in cells]
+    return rows_of(staged.scan(table).sort(order, maintain_order=True).collect())
 
 
-def _by(rows: Sequence[Row], key: str) -> dict[Any, list[Row]]:
-    found: dict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[row[key]].append(row)
+def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
+    found: dict[Any, list[Item]] = defaultdict(list)
+    for item in items:
+        found[key(item)].append(item)
     return found
 
 
