@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, permutations
+from functools import cached_property
+from itertools import accumulate, islice, permutations
 
 from staleness_parsers.areal.content import Content, Key, Span
 from staleness_parsers.areal.launches import Launch, Step
@@ -43,6 +45,16 @@ class Batches:
     windows: list[tuple[int, int]] = field(default_factory=list)
     first: int = 0
 
+    @cached_property
+    def members(self) -> Mapping[int, Sequence[Key]]:
+        """The tasks that each step trained for certain; ask for it when all is assembled."""
+        return _by_step(self.step_of)
+
+    @cached_property
+    def _ends(self) -> Sequence[int]:
+        """For each window, when the last of it and those before ends: the first that ends after a time is the first here."""
+        return [*accumulate((end for end, _ in self.windows), max)]
+
     def collecting(self, at: int | None) -> int | None:
         """Return the step that was being collected, or was next to be, at a time.
 
@@ -50,8 +62,8 @@ class Batches:
         """
         if at is None:
             return None
-        place = next((place for place, (end, _) in enumerate(self.windows) if at <= end), None)
-        if place is None:
+        place = bisect_left(self._ends, at)
+        if place == len(self.windows):
             return None
         number = self.windows[place][1]
         before = self.windows[place - 1][1] if place else self.first - 1
@@ -111,6 +123,13 @@ def assemble(
     if not missing:
         _bound_age(found, contents)
     return found
+
+
+def _by_step(step_of: Mapping[Key, int]) -> dict[int, list[Key]]:
+    members: dict[int, list[Key]] = {}
+    for key, number in step_of.items():
+        members.setdefault(number, []).append(key)
+    return members
 
 
 def _settle_doubts(run: Callable[[], list[Assigned]], tasks: Sequence[Task]) -> list[Assigned]:
@@ -227,17 +246,19 @@ def _checker(
 
 def _leave_open(found: Batches, steps: Sequence[Step], ready: Sequence[Task], contents: dict[Key, Content]) -> None:
     """Hide tasks that may or may not have been trained."""
+    by_number = {step.number: step for step in steps}
     for number in found.unexplained:
-        step = next(step for step in steps if step.number == number)
+        step = by_number[number]
         latest = max(end for _, end in step.windows.values()) + LATE
         found.steps[number].perhaps = {
             task.key
             for task in ready
             if task.key not in found.step_of and task.status != "rejected" and (task.ready or 0) <= latest
         }
+    members = _by_step(found.step_of)
     for step in steps:
         # Guessed samples must not exceed what the step counted, if it did: a group may have shrunk.
-        mine = [key for key, number in found.step_of.items() if number == step.number]
+        mine = members.get(step.number, [])
         count = step.values.get("n_seqs")
         if count is None or sum(len(contents[key].samples) for key in mine) > count:
             guessed = {key for key in mine if not contents[key].counted}
@@ -253,6 +274,6 @@ def _bound_age(found: Batches, contents: dict[Key, Content]) -> None:
     for number, batch in found.steps.items():
         if not batch.perhaps:
             continue
-        members = [*batch.perhaps, *(key for key, step in found.step_of.items() if step == number)]
+        members = [*batch.perhaps, *found.members.get(number, ())]
         spans = [span for key in members for sample in contents[key].samples for span in sample.spans]
         batch.oldest = min((span.version_lo for span in spans), default=None)

@@ -176,7 +176,7 @@ class Book:
         """Whether the replay names all that a step trained, down to the last token."""
         batches = self.batches[launch.number]
         batch = batches.steps.get(number)
-        members = [key for key, step in batches.step_of.items() if step == number]
+        members = batches.members.get(number, ())
         told = all(self.contents[key].whole for key in members)
         return batch is not None and bool(members) and not batch.perhaps and told
 
@@ -185,9 +185,9 @@ class Book:
         if launch.number not in self.resent:
             return False
         batches = self.batches[launch.number]
-        members = {key for key, step in batches.step_of.items() if step == number}
+        members = batches.members.get(number, ())
         batch = batches.steps.get(number)
-        return not members or not members.isdisjoint(self.retried) or batch is None or bool(batch.perhaps)
+        return not members or not self.retried.isdisjoint(members) or batch is None or bool(batch.perhaps)
 
     def _masks(self) -> bool:
         """Whether tokens are taken out of the loss after they were counted."""

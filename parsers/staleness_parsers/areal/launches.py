@@ -313,8 +313,11 @@ def _zone(found: Sequence[Launch], events: Sequence[Sequence[Row]], runs: Sequen
     done = [(row["number"] - 1, row["us"]) for launch in found for row in launch.log if row["kind"] == "done"]
     wall: dict[int, list[int]] = {}
     for rows in events:
-        for step in {row["step"] for row in rows}:
-            wall.setdefault(step, []).append(min(row["wall"] for row in rows if row["step"] == step))
+        first: dict[int, int] = {}
+        for row in rows:
+            first[row["step"]] = min(row["wall"], first.get(row["step"], row["wall"]))
+        for step, at in first.items():
+            wall.setdefault(step, []).append(at)
     begun = [(row["number"], row["us"]) for launch in found for row in launch.log if row["kind"] == "submitted"]
     submits: dict[int, list[int]] = {}
     for rows in runs:
