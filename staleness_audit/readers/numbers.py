@@ -58,12 +58,11 @@ def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Si
         return row[name] is not None and (kinds is None or row["kind"] in kinds)
 
     numbers = sorted(row[name] for row in rows if told(row) and 0 <= row[name] < MOST_STEPS)
-    middle = numbers[len(numbers) // 2] if numbers else 0
-    farthest = _FARTHEST + 2 * len(numbers)
-    least, most = (max(middle - farthest, 0), min(middle + farthest, MOST_STEPS)) if numbers else (0, 0)
+    least, most = around(numbers[len(numbers) // 2] if numbers else None, len(numbers))
     far = [row for row in rows if told(row) and not least <= row[name] <= most]
     if not far:
         return list(rows)
+    farthest = _FARTHEST + 2 * len(numbers)
     why = f"is more than {farthest:,} away from the others" if far[0][name] >= 0 and numbers else "is none"
     sink.diagnose(
         "error",
@@ -74,6 +73,14 @@ def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Si
         opens="training",
     )
     return [row for row in rows if not told(row) or least <= row[name] <= most]
+
+
+def around(middle: int | None, count: int) -> tuple[int, int]:
+    """Return the least and the most that ``near`` keeps if this is the one in the middle of so many numbers."""
+    if middle is None:
+        return 0, 0
+    farthest = _FARTHEST + 2 * count
+    return max(middle - farthest, 0), min(middle + farthest, MOST_STEPS)
 
 
 def set_back(times: Iterable[int | None], slack: int) -> int | None:

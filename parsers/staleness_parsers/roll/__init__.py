@@ -35,6 +35,7 @@ class Roll:
     version = "1"
     card = CARD
     assumptions = ASSUMPTIONS
+    writes_blocks = True
 
     def detect(self, run: RunFiles) -> Detection | None:
         """Recognise spans, dumps, pickles, metrics or the console by ROLL's own names."""

@@ -9,6 +9,7 @@ from staleness_audit.parser import Sink
 from staleness_parsers.roll import agentic
 from staleness_parsers.roll.console import SHRINK, UPDATE
 from staleness_parsers.roll.known import Done, Known, Row, constrain, unused, window
+from staleness_parsers.roll.lives import in_order
 from staleness_parsers.roll.rows import Rows, moment
 from staleness_parsers.roll.timeline import Span
 
@@ -30,7 +31,7 @@ class Agents:
         homes = {step: home.attempt for step in batches if (home := known.time.last(step))}
         seen = agentic.unbroken((homes[step], one.group) for step in homes for one in batches[step])
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent, unbroken=seen)
-        left = agentic.match_spans(batches, known.spans, known.time)
+        left = agentic.match_spans(batches, [*known.spans, *in_order(known.lives)], known.time)
         self._torn([one for batch in batches.values() for one in batch])
         pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
         trained: set[tuple[int, str]] = set()

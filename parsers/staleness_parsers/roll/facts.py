@@ -45,7 +45,7 @@ def _dialect(known: Known) -> str:
     name = "agentic" if known.agentic else "rlvr"
     if any(row["kind"] in ("old", "deleted") for row in known.lines):
         return f"{name} (before v0.2.0)"
-    if known.spans:
+    if known.spans or len(known.lives):
         return f"{name} (v0.3.0 or later)"
     pickled = any(row["kind"] == "pickle" for rows in known.rows.values() for row in rows)
     return f"{name} (v0.2.0 or later)" if pickled else name

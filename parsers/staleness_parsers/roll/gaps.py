@@ -34,7 +34,9 @@ def unseen(members: Sequence[Prompt], timeline: Timeline, size: int | None, wind
     if not members:
         return []
     pauses, _ = timeline.launch(members[0].attempt)
+    last_pause = max(pauses, default=-1)
     closed = {prompt.number: prompt for prompt in members if not prompt.open and prompt.number is not None}
+    oldest = _oldest_after(closed)
     numbers = [prompt.number for prompt in members if prompt.number is not None]
     found = []
     since, step = 0, 0
@@ -45,7 +47,10 @@ def unseen(members: Sequence[Prompt], timeline: Timeline, size: int | None, wind
             continue
         since, step = max(since, prompt.start), max(step, prompt.start_step or 0)
     return [
-        *(Unseen(start, first, _expired(number, closed, pauses, window)) for number, start, first in found),
+        *(
+            Unseen(start, first, number in oldest and last_pause > oldest[number] + window)
+            for number, start, first in found
+        ),
         *(
             Unseen(prompt.end, prompt.start_step or 0, lost=True)
             for prompt in members
@@ -54,15 +59,25 @@ def unseen(members: Sequence[Prompt], timeline: Timeline, size: int | None, wind
     ]
 
 
-def _expired(number: int, closed: Mapping[int, Prompt], pauses: Mapping[int, Span], window: int) -> bool:
-    """Whether the pause that collects a prompt's start step is over: nobody runs longer."""
-    later = [prompt.start_step for other, prompt in closed.items() if other > number and prompt.start_step is not None]
-    return bool(later) and any(step > min(later) + window for step in pauses)
+def _oldest_after(closed: Mapping[int, Prompt]) -> dict[int, int]:
+    """Return the oldest start step of those with a greater number, by number.
+
+    Once the pause that collects it is over, so is every prompt of that number: nobody runs longer.
+    """
+    found: dict[int, int] = {}
+    oldest: int | None = None
+    for number in range(max(closed, default=-1), -1, -1):
+        if oldest is not None:
+            found[number] = oldest
+        step = closed[number].start_step if number in closed else None
+        if step is not None:
+            oldest = step if oldest is None else min(oldest, step)
+    return found
 
 
 def _torn(prompt: Prompt, end: int, pauses: Mapping[int, Span], size: int | None) -> bool:
     """Whether a prompt ended as only finished ones do, and lacks responses or rewards."""
-    if not size or prompt.place["failed"] or (len(prompt.responses) >= size and prompt.rewards >= size):
+    if not size or prompt.place["failed"] or (prompt.answers >= size and prompt.rewards >= size):
         return False
     between = bool(pauses) and end < max(pause["start"] for pause in pauses.values())
     return between and not any(pause["start"] <= end <= pause["end"] for pause in pauses.values())

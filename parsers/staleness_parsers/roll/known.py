@@ -7,20 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
-from staleness_audit.readers.numbers import is_whole, near, set_back
+from staleness_audit.readers.numbers import is_whole, near
 from staleness_parsers.roll import timeline
 from staleness_parsers.roll.agentic import reseeded
 from staleness_parsers.roll.console import PUSH, UPDATE
+from staleness_parsers.roll.lives import read_lives
 from staleness_parsers.roll.rows import Rows
 from staleness_parsers.roll.settings import Pushes, Settings
 from staleness_parsers.roll.timeline import Step, Timeline
 
 Row = Mapping[str, Any]
 _MOST_STEPS = 1_000_000
-_SLACK = 60_000_000_000
-"""Nanoseconds by which spans may be exported out of order."""
+_TRAJECTORY = (pl.col("name") == "trajectory") & (pl.col("service") != "val_env").fill_null(value=True)
 Done = Mapping[tuple[int, int], bool | None]
 
 
@@ -28,7 +30,8 @@ Done = Mapping[tuple[int, int], bool | None]
 class Known:
     """Everything the units left, in the run's order."""
 
-    spans: list[dict[str, Any]]
+    spans: list[dict[str, Any]]  # of steps and sampling calls, by time
+    lives: pl.DataFrame  # all other spans
     rows: dict[int, list[dict[str, Any]]]  # step -> rows of its batch, pickle before dump
     boards: list[dict[str, Any]]
     lines: list[dict[str, Any]]
@@ -51,12 +54,13 @@ class Known:
     @property
     def trajectories_traced(self) -> bool:
         """Whether spans of the agentic pipeline's training trajectories are there."""
-        return any(row["name"] == "trajectory" and row["service"] != "val_env" for row in self.spans)
+        return bool(self.lives.select(_TRAJECTORY.any()).item())
 
     @property
     def prompts_traced(self) -> bool:
         """Whether RLVR's scheduler spans are there."""
-        return any(row["name"] in ("get_batch", "process_new_prompt") for row in self.spans)
+        called = any(row["name"] == "get_batch" for row in self.spans)
+        return called or bool((self.lives["name"] == "process_new_prompt").any())
 
 
 def _table(staged: Staged, name: str, *keys: str) -> list[dict[str, Any]]:
@@ -66,33 +70,9 @@ def _table(staged: Staged, name: str, *keys: str) -> list[dict[str, Any]]:
     return frame.sort(keys, nulls_last=False, maintain_order=True).to_dicts()
 
 
-def _timed(spans: list[dict[str, Any]], sink: Sink) -> list[dict[str, Any]]:
-    """Leave out all spans if a clock was set back: nothing but times puts them in order.
-
-    A process exports its spans as they end, so their ends never fall from one line to the next.
-    """
-    processes: dict[tuple[str, str | None, str | None], list[dict[str, Any]]] = defaultdict(list)
-    for row in spans:
-        processes[row["source"], row["service"], row["instance"]].append(row)
-    for rows in processes.values():
-        place = set_back((row["end"] for row in rows), _SLACK)
-        if place is not None:
-            message = "From here on spans end earlier than before: the clock was set back, and no span is used."
-            row = rows[place]
-            sink.diagnose(
-                "warning", "clock-set-back", message, source=row["source"], line=row["line"], opens="training"
-            )
-            return []
-    return spans
-
-
 def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     """Read what the units staged, bring it into the run's order, and see which pipeline it is."""
-    exported = _timed(_table(staged, "otel", "source", "line"), sink)
-    exported.sort(key=lambda row: (row["start"], row["end"], row["span"], row["source"], row["line"]))
-    spans = {row["span"]: row for row in reversed(exported)}
-    ordered = sorted(spans.values(), key=lambda row: (row["start"], row["end"], row["span"]))
-    ordered = near(near(ordered, "step", None, sink), "prompt", None, sink, what="Prompt")
+    spans, lives = read_lives(staged, sink)
     lines = near(_table(staged, "lines", "source", "line"), "step", None, sink)
     settings = Settings.collect(_table(staged, "settings", "source", "line", "key"), run.assume)
     metrics: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -107,19 +87,19 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     for row in lines:
         starts.setdefault(row["source"], row["time"] or "")
     told = timeline.from_lines(sorted(lines, key=lambda row: (starts[row["source"]], row["source"], row["line"])))
-    time = timeline.from_spans(ordered, [step.step for step in told.steps], sink)
+    time = timeline.from_spans(spans, [step.step for step in told.steps], sink)
     if not time.traced:
         time = told
     batches = _batches(_table(staged, "rows", "kind", "source", "step", "place"))
-    is_agentic = any(row["agentic"] for rows in batches.values() for row in rows) or any(
-        row["name"] in ("rollout", "trajectory") for row in ordered
-    )
+    is_agentic = any(row["agentic"] for rows in batches.values() for row in rows)
+    is_agentic |= any(row["name"] == "rollout" for row in spans) or bool((lives["name"] == "trajectory").any())
     is_agentic |= "train_env_manager.num_env_groups" in settings.values
     mocked = any(row["kind"] == "mocked" for row in lines) or (
         settings.get("rollout_mock.enable") is True and settings.get("rollout_mock.mode") == "mock"
     )
     boards = _table(staged, "boards", "source", "step")
-    known = Known(ordered, batches, boards, lines, metrics, settings, time, Pushes(whole, pushed), is_agentic, mocked)
+    pushes = Pushes(whole, pushed)
+    known = Known(spans, lives, batches, boards, lines, metrics, settings, time, pushes, is_agentic, mocked)
     known.damaged = staged.has("damage")
     if is_agentic and not time.steps:
         time.reseeded = reseeded(batches)

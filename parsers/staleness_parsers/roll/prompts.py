@@ -3,13 +3,106 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from staleness_audit.parser import Sink
+import polars as pl
+
+from staleness_audit.parser import Era, Sink
 from staleness_parsers.roll import gaps, rlvr
 from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, unused
+from staleness_parsers.roll.lives import in_order
 from staleness_parsers.roll.rows import Rows, moment
+
+_ATTEMPT: Final = 1 << 33
+"""Numbers of eras of a launch: more than it has steps."""
+_AT_ONCE: Final = 5_000
+"""Prompts whose spans are rows at a time."""
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Where in the rows of its batch a prompt's begin.
+
+    ``first``: the first prompt of that batch; ``alone``: there is no other domain, whose rows may come before.
+    """
+
+    rows: Sequence[Row]
+    begin: int
+    first: rlvr.Prompt
+    alone: bool
+
+
+@dataclass(frozen=True)
+class _Story:
+    """A prompt with the name of its group, which batches took it (for certain or not), and what else became of it."""
+
+    prompt: rlvr.Prompt
+    group: str
+    uses: Sequence[tuple[int, int, bool]]
+    options: Sequence[tuple[str, str | None, int | None]]
+    block: _Block | None
+
+    def told(self, facts: _Facts) -> tuple[Any, ...]:
+        """Return all that the prompt's rows depend on beside its launch's updates and pauses.
+
+        Rows of a dump stay what they are as long as there are as many of the same files.
+        """
+        prompt, block = self.prompt, self.block
+        dumped = None
+        if block is not None:
+            dumped = (block.begin, facts.dump(block.rows), block.first.key, block.first.told, block.alone)
+        about = (prompt.key, prompt.told, prompt.attempt, prompt.start_step, prompt.committed, prompt.answers)
+        return about, self.group, [facts.use(*use) for use in self.uses], self.options, dumped
+
+
+class _Facts:
+    """What several prompts depend on."""
+
+    def __init__(self, known: Known, completed: Done) -> None:
+        self.known, self.completed = known, completed
+        self._uses: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._versions: dict[tuple[int, int], tuple[int, int]] = {}
+        self._dumps: dict[int, str] = {}
+
+    def use(self, attempt: int, step: int, sure: bool) -> tuple[Any, ...]:
+        """Return what the use of a prompt at a step means."""
+        key = (attempt, step)
+        if key not in self._uses:
+            known = self.known
+            unneeded = unused(known, [key], self.completed)
+            self._uses[key] = (key, self.completed.get(key), masked(known, *key), unneeded)
+        return (*self._uses[key], sure)
+
+    def dump(self, rows: Sequence[Row]) -> str:
+        """Return what tells the rows of a step's dumps from others."""
+        if id(rows) not in self._dumps:
+            ends = [(row["source"], row["locator"]) for row in (rows[0], rows[-1])]
+            self._dumps[id(rows)] = repr((len(rows), ends, sorted({row["source"] for row in rows})))
+        return self._dumps[id(rows)]
+
+    def around(self, stories: Sequence[_Story]) -> tuple[Any, ...]:
+        """Return the updates and pauses of the time of these prompts, and which weights they pushed."""
+        known = self.known
+        first = min(story.prompt.first for story in stories)
+        last = max(story.prompt.last for story in stories)
+        around = known.time.around(first, last)
+        steps = {story.prompt.start_step or 0 for story in stories}
+        begins = {story.prompt.attempt: known.time.first.get(story.prompt.attempt, 0) for story in stories}
+        for _, _, _, (ends, missing) in around:
+            steps |= {step for _, step in ends} | {step for step, _ in missing}
+        # Before the first update that is known, the newest step there is bounds the versions.
+        unknown = any(not ends or ends[0][0] > first for _, _, _, (ends, _) in around)
+        newest = {known.time.newest} if unknown else set()
+        versions = [self._version(step, begin) for step in sorted(steps | newest) for begin in begins.values()]
+        return around, begins, newest, versions
+
+    def _version(self, step: int, first: int) -> tuple[int, int]:
+        key = (step, first)
+        if key not in self._versions:
+            self._versions[key] = self.known.pushes.version(step, first)
+        return self._versions[key]
 
 
 class Prompts:
@@ -22,7 +115,7 @@ class Prompts:
         """Write every trajectory, use and fate."""
         known = self.known
         calls = rlvr.find_batches(known.spans, known.time)
-        prompts = rlvr.build_prompts(known.spans, known.time, calls)
+        prompts, self.lives = rlvr.read_prompts(known.lives, known.time, calls)
         batches = list(calls.values())
         size = rlvr.group_size(prompts, known.settings, self._rows_per_prompt(batches))
         filtered, named = self._filtered()
@@ -57,9 +150,10 @@ class Prompts:
         for (_, attempt, step), maybe in outcome.maybe.items():
             for prompt in maybe:
                 uses[prompt.key].append((attempt, step, False))
-        tokens = self._tokens(outcome, batches)
+        blocks = self._blocks(outcome, batches)
         every = sorted({window for found in outcome.windows.values() for window in found})
         groups = _group_names(prompts)
+        stories: dict[int, list[_Story]] = defaultdict(list)
         for prompt in prompts:
             mine = uses.get(prompt.key, [])
             own = outcome.windows.get((prompt.domain, prompt.attempt), every or [0])
@@ -69,9 +163,70 @@ class Prompts:
                 options = [*options, ("pending", None, None)]
             if prompt.number is not None and (prompt.attempt, prompt.number) in filtered:
                 options = [("dropped", "filtered", None)]
-            for response in prompt.responses:
-                self._response(prompt, response, groups[prompt.key], tokens.get(response.key), mine, options)
+            story = _Story(prompt, groups[prompt.key], mine, options, blocks.get(prompt.key))
+            stories[self._era(prompt)].append(story)
+        self._write_eras(stories)
         self._stated(batches, size, outcome.unsure)
+
+    def _era(self, prompt: rlvr.Prompt) -> int:
+        """Number the eras by launch and start step, or the step at which a prompt without one began."""
+        step = self.known.time.step_at(prompt.attempt, prompt.start) if prompt.start_step is None else prompt.start_step
+        return prompt.attempt * _ATTEMPT + max(step, 0)
+
+    def _write_eras(self, stories: Mapping[int, Sequence[_Story]]) -> None:
+        """Write prompts by the step in which they began, of which a watch writes only those that are told otherwise."""
+        shared = self.known.settings, self.known.mocked, self.known.pushes.frequencies
+        steps = _Facts(self.known, self.completed)
+        eras = [
+            Era(
+                number,
+                sum(story.prompt.answers for story in told),
+                repr((shared, steps.around(told), [story.told(steps) for story in told])),
+            )
+            for number, told in sorted(stories.items())
+        ]
+
+        def write(numbers: Sequence[int], sink: Sink) -> None:
+            self.rows = Rows(sink)
+            chosen = [story for number in numbers for story in stories[number]]
+            for begin in range(0, len(chosen), _AT_ONCE):
+                part = chosen[begin : begin + _AT_ONCE]
+                answered = self._answered(part)
+                for story in part:
+                    for place, response in enumerate(story.prompt.responses):
+                        self._response(story, response, self._row(story, place))
+                for prompt in answered:
+                    prompt.responses = []
+            self.rows.close()
+
+        rows, outside = self.rows, self.sink
+        outside.write_eras(eras, write)
+        self.rows = rows
+
+    def _answered(self, stories: Sequence[_Story]) -> list[rlvr.Prompt]:
+        """Give prompts their responses, and those of which a batch's first one is to be compared with its dump."""
+        prompts = [story.prompt for story in stories]
+        prompts += [story.block.first for story in stories if story.block is not None]
+        wanted = {prompt.key: prompt for prompt in prompts if not prompt.open and not prompt.responses}
+        rows = self.lives.filter(pl.col("prompt_span").is_in(list(wanted)))
+        for owner, response in rlvr.responses_of(in_order(rows), self.known.time):
+            if owner in wanted:
+                wanted[owner].responses.append(response)
+        for prompt in wanted.values():
+            prompt.responses.sort(key=lambda response: response.order)
+        return list(wanted.values())
+
+    def _row(self, story: _Story, place: int) -> Row | None:
+        """Return the row of a prompt's response in the dump of its batch, if that is of this batch."""
+        block = story.block
+        if block is None:
+            return None
+        first = block.first.responses[0]
+        mine = first.segments[-1]["request"] if first.segments else None
+        request = block.rows[0]["first_request"]
+        if block.alone and None not in (request, mine) and request != mine:
+            return None
+        return block.rows[block.begin + place]
 
     def _rows_per_prompt(self, batches: Sequence[rlvr.Batch]) -> int | None:
         """Responses of a prompt by the dumps: rows of a step over its prompts."""
@@ -121,9 +276,9 @@ class Prompts:
                     found[batch.domain, batch.attempt, batch.step] = start
         return found
 
-    def _tokens(self, outcome: rlvr.Outcome, batches: Sequence[rlvr.Batch]) -> dict[str, Row]:
-        """Rows of the responses: the k-th block of a batch is the k-th prompt that was taken."""
-        found: dict[str, Row] = {}
+    def _blocks(self, outcome: rlvr.Outcome, batches: Sequence[rlvr.Batch]) -> dict[str, _Block]:
+        """Return which rows are a prompt's: the k-th block of a batch is the k-th prompt that was taken."""
+        found: dict[str, _Block] = {}
         domains = {batch.domain for batch in batches}
         for batch in batches:
             key = (batch.domain, batch.attempt, batch.step)
@@ -131,27 +286,19 @@ class Prompts:
             rows = self.known.rows.get(batch.step, [])
             if len(domains) > 1:
                 rows = [row for row in rows if batch.domain.endswith(f"scheduler-{row['domain']}")]
-            taken = [r for prompt in outcome.taken.get(key, ()) for r in prompt.responses]
-            if home is None or home.attempt != batch.attempt or len(rows) != len(taken) or outcome.maybe.get(key):
+            taken = [prompt for prompt in outcome.taken.get(key, ()) if prompt.answers]
+            count = sum(prompt.answers for prompt in taken)
+            if home is None or home.attempt != batch.attempt or len(rows) != count or outcome.maybe.get(key):
                 continue
-            request = rows[0]["first_request"] if rows else None
-            mine = taken[0].segments[-1]["request"] if taken and taken[0].segments else None
-            if len(domains) == 1 and None not in (request, mine) and request != mine:
-                continue
-            for response, row in zip(taken, rows, strict=True):
-                found[response.key] = row
+            begin = 0
+            for prompt in taken:
+                found[prompt.key] = _Block(rows, begin, taken[0], alone=len(domains) == 1)
+                begin += prompt.answers
         return found
 
-    def _response(
-        self,
-        prompt: rlvr.Prompt,
-        response: rlvr.Response,
-        group: str,
-        row: Row | None,
-        uses: Sequence[tuple[int, int, bool]],
-        options: Sequence[tuple[str, str | None, int | None]],
-    ) -> None:
+    def _response(self, story: _Story, response: rlvr.Response, row: Row | None) -> None:
         known, rows = self.known, self.rows
+        prompt, group, uses, options = story.prompt, story.group, story.uses, story.options
         first = response.segments[0] if response.segments else response.place
         key = (first["request"] if response.segments else None) or f"response {response.key}"
         trained = any(sure for _, _, sure in uses)
@@ -231,8 +378,7 @@ class Prompts:
 
     def _update(self, prompt: rlvr.Prompt, time: int) -> tuple[int, int]:
         """Step of the last update before a time; where updates are missing, from the prompt's start to the last."""
-        newest = max((step.step for step in self.known.time.steps), default=0)
-        return self.known.time.update_before(time) or (prompt.start_step or 0, newest)
+        return self.known.time.update_before(time) or (prompt.start_step or 0, self.known.time.newest)
 
     def _stated(self, batches: Sequence[rlvr.Batch], size: int | None, unsure: set[tuple[int, int]]) -> None:
         """State how many trajectories each step took: rows of its dump, else prompts times n."""

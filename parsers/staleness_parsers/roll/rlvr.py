@@ -13,10 +13,16 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+import polars as pl
 
 from staleness_parsers.roll import gaps
+from staleness_parsers.roll.lives import in_order
 from staleness_parsers.roll.settings import Settings
 from staleness_parsers.roll.timeline import Span, Step, Timeline
+
+_INNER: Final = ("rollout.generate", "rollout.compute_rewards")
 
 
 @dataclass
@@ -40,7 +46,11 @@ class Response:
 
 @dataclass
 class Prompt:
-    """One prompt (group). ``start_step`` None: its ``get_batch`` is lost. ``open``: its own span is missing."""
+    """One prompt (group). ``start_step`` None: its ``get_batch`` is lost. ``open``: its own span is missing.
+
+    ``answers``: its responses; ``rewards``: those of them that were scored, or how often they were; ``told``: which
+    spans tell of it, and from when to when (``first``, ``last``). ``responses`` are there when it is written.
+    """
 
     key: str
     domain: str
@@ -50,6 +60,11 @@ class Prompt:
     end: int | None
     start_step: int | None
     number: int | None
+    answers: int = 0
+    rewards: int = 0
+    first: int = 0
+    last: int = 0
+    told: object = None
     responses: list[Response] = field(default_factory=list)
     committed: bool = False
     open: bool = False
@@ -60,11 +75,6 @@ class Prompt:
         if self.end is not None:
             return self.end
         return max((segment["end"] for r in self.responses for segment in r.segments), default=self.start)
-
-    @property
-    def rewards(self) -> int:
-        """Scored responses."""
-        return sum(response.rewards for response in self.responses)
 
 
 @dataclass(frozen=True)
@@ -95,34 +105,73 @@ class Outcome:
     lost: bool = False
 
 
-def build_prompts(spans: Sequence[Span], timeline: Timeline, batches: Mapping[str, Batch]) -> list[Prompt]:
-    """Put prompts, responses and segments together; validation (prompts without parent) is left out."""
-    by_name: dict[str, list[Span]] = defaultdict(list)
-    for row in spans:
-        by_name[row["name"]].append(row)
+def read_prompts(
+    lives: pl.DataFrame, timeline: Timeline, batches: Mapping[str, Batch]
+) -> tuple[list[Prompt], pl.DataFrame]:
+    """Return prompts in order, and the spans of those whose own is there, each with its prompt (``prompt_span``).
+
+    Validation (prompts without parent) is left out.
+    """
+    owned = _owned(lives)
+    own = owned.filter(name="process_new_prompt")
+    training = own.filter(pl.col("parent").is_not_null())
+    inner = owned.filter(pl.col("name") != "process_new_prompt")
+    closed = pl.concat([training, inner.join(training.select("prompt_span"), on="prompt_span", how="semi")])
+    beside = inner.join(own.select("prompt_span"), on="prompt_span", how="anti")
+    found = []
+    for row in _counted(closed, training).iter_rows(named=True):
+        batch = batches.get(row["parent"])
+        attempt = timeline.attempt_at(row["start"])
+        step = batch.step if batch else _open_step(row, timeline, batches)
+        counts = {name: row[name] for name in ("answers", "rewards", "first", "last")}
+        domain = row["instance"] or ""
+        prompt = Prompt(row["span"], domain, attempt, row, row["start"], row["end"], step, row["prompt"], **counts)
+        prompt.told = row["told"]
+        found.append(prompt)
+    found += _open_prompts(in_order(beside), timeline)
+    return sorted(found, key=lambda prompt: (prompt.start, prompt.key)), closed
+
+
+def _owned(lives: pl.DataFrame) -> pl.DataFrame:
+    """Add the span of each one's prompt; null where the span between them is missing."""
+    lives = lives.filter(pl.col("name").is_in([*_INNER, "process_new_prompt", "generate_and_reward"]))
+    answers = lives.filter(name="generate_and_reward")
+    inner = lives.filter(pl.col("name").is_in(_INNER))
+    own = pl.col("span").alias("prompt_span")
+    to_prompt = answers.select(pl.col("span").alias("parent"), pl.col("parent").alias("prompt_span"))
+    return pl.concat(
+        [
+            lives.filter(name="process_new_prompt").with_columns(own),
+            answers.with_columns(pl.col("parent").alias("prompt_span")),
+            inner.join(to_prompt, on="parent", how="left"),
+        ]
+    )
+
+
+def _counted(closed: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
+    """Prompts with what their spans are: the copy of a span that is kept is at the same place as long as files grow."""
+    counts = closed.group_by("prompt_span").agg(
+        (pl.col("name") == "generate_and_reward").sum().alias("answers"),
+        (pl.col("name") == "rollout.compute_rewards").sum().alias("rewards"),
+        pl.col("start").min().alias("first"),
+        pl.col("end").max().alias("last"),
+        pl.struct("span", "source", "line").hash().sum().alias("told"),
+    )
+    return training.join(counts, on="prompt_span")
+
+
+def _open_prompts(spans: Sequence[Span], timeline: Timeline) -> list[Prompt]:
+    """Put prompts together whose own span is missing: it runs, or the span is lost."""
     prompts: dict[str, Prompt] = {}
-    evaluation = {row["span"] for row in by_name["process_new_prompt"] if row["parent"] is None}
-    for row in by_name["process_new_prompt"]:
-        if row["parent"] is not None:
-            batch = batches.get(row["parent"])
-            step = batch.step if batch else _open_step(row, timeline, batches)
-            attempt = timeline.attempt_at(row["start"])
-            prompts[row["span"]] = Prompt(
-                row["span"], row["instance"] or "", attempt, row, row["start"], row["end"], step, row["prompt"]
-            )
-    responses, parents = _responses(by_name, timeline)
     validations = [
         part for step in timeline.steps for name, part in step.parts.items() if name in ("validation", "val_generate")
     ]
-    for response in responses.values():
-        response.segments.sort(key=lambda row: (row["start"], row["end"]))
-    for key, response in responses.items():
-        owner = parents[key] or f"alone:{key}"
+    for prompt_span, response in responses_of(spans, timeline):
         row = response.place
-        validated = any(part["start"] <= row["start"] <= part["end"] for part in validations)
-        if owner in evaluation or (owner not in prompts and validated):
-            continue
+        owner = prompt_span or f"alone:{response.key}"
         if owner not in prompts:
+            if any(part["start"] <= row["start"] <= part["end"] for part in validations):
+                continue
             attempt = timeline.attempt_at(row["start"])
             prompts[owner] = Prompt(
                 owner, row["instance"] or "", attempt, row, row["start"], None, None, row["prompt"], open=True
@@ -130,7 +179,24 @@ def build_prompts(spans: Sequence[Span], timeline: Timeline, batches: Mapping[st
         prompts[owner].responses.append(response)
     for prompt in prompts.values():
         prompt.responses.sort(key=lambda response: response.order)
-    return sorted(prompts.values(), key=lambda prompt: (prompt.start, prompt.key))
+        rows = [row for one in prompt.responses for row in (one.place, *one.segments)]
+        scored = [one.scored for one in prompt.responses if one.scored is not None]
+        prompt.answers = len(prompt.responses)
+        prompt.rewards = sum(response.rewards for response in prompt.responses)
+        prompt.first, prompt.last = min(row["start"] for row in rows), max(*scored, *(row["end"] for row in rows))
+        prompt.told = [*scored, *((row["span"], row["source"], row["line"]) for row in rows)]
+    return list(prompts.values())
+
+
+def responses_of(spans: Sequence[Span], timeline: Timeline) -> list[tuple[str | None, Response]]:
+    """Return responses of these spans, which are in order, with the spans of their prompts."""
+    by_name: dict[str, list[Span]] = defaultdict(list)
+    for row in spans:
+        by_name[row["name"]].append(row)
+    responses, parents = _responses(by_name, timeline)
+    for response in responses.values():
+        response.segments.sort(key=lambda row: (row["start"], row["end"]))
+    return [(parents[key], response) for key, response in responses.items()]
 
 
 def _responses(
@@ -184,7 +250,7 @@ def find_batches(spans: Sequence[Span], timeline: Timeline) -> dict[str, Batch]:
 def group_size(prompts: Sequence[Prompt], settings: Settings, rows_per_prompt: int | None) -> int | None:
     """Responses of a prompt, n: from the configuration, else the dumps, else the most that any prompt has."""
     found = settings.whole_number("num_return_sequences_in_group")
-    return found or rows_per_prompt or max((len(prompt.responses) for prompt in prompts), default=None)
+    return found or rows_per_prompt or max((prompt.answers for prompt in prompts), default=None)
 
 
 def mark_committed(

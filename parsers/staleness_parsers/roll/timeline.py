@@ -67,6 +67,14 @@ class _Updates:
         following = self.ends[at + 1][1] if at + 1 < len(self.ends) else 1 << 62
         return last, max([last, *(s for s, start in self.missing if last < s < following and start <= time)])
 
+    def around(self, start: int, end: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Return the updates between two times and the nearest beside them, with the steps between those."""
+        begin, stop = (bisect_right(self.ends, (time, 1 << 62)) for time in (start, end))
+        ends = self.ends[max(begin - 1, 0) : stop + 1]
+        first = min((step for _, step in ends), default=-1)
+        following = max(step for _, step in ends) if stop < len(self.ends) else 1 << 62
+        return ends, [(s, began) for s, began in self.missing if first < s < following and began <= end]
+
 
 @dataclass
 class Timeline:
@@ -89,6 +97,9 @@ class Timeline:
     _last: dict[int, Step] = field(default_factory=dict)
     _indexed: int = 0
     _paused: dict[int, list[Step]] = field(default_factory=dict)
+    _pauses: dict[int, list[int]] = field(default_factory=dict)
+    _started: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _newest: int | None = None
 
     def attempt_at(self, time: int) -> int:
         """Return the launch that a time belongs to."""
@@ -99,11 +110,23 @@ class Timeline:
 
         None: no update of the launch of that time is known.
         """
-        attempt = self.attempt_at(time)
+        return self._updates(self.attempt_at(time)).before(time)
+
+    def _updates(self, attempt: int) -> _Updates:
         own = self._own.get(attempt)
         if own is None:
             own = self._own[attempt] = _Updates.of(step for step in self.steps if step.attempt == attempt)
-        return own.before(time)
+        return own
+
+    def around(self, start: int, end: int) -> tuple[Any, ...]:
+        """Return all that ``update_before`` and ``pauses_between`` rest on for times from ``start`` to ``end``."""
+        found = []
+        for attempt in range(self.attempt_at(start), self.attempt_at(end) + 1):
+            pauses = self.pauses(attempt)
+            pauses = pauses[bisect_right(pauses, start) : bisect_right(pauses, end)]
+            updates = self._updates(attempt).around(start, end)
+            found.append((attempt, self.begins[attempt : attempt + 1], pauses, updates))
+        return tuple(found)
 
     def last(self, step: int) -> Step | None:
         """Return the last launch's own step of that number: files named by a step are overwritten."""
@@ -111,6 +134,22 @@ class Timeline:
             self._last = {found.step: found for found in self.steps}
             self._indexed = len(self.steps)
         return self._last.get(step)
+
+    @property
+    def newest(self) -> int:
+        """The highest step; 0 where there is none."""
+        if self._newest is None:
+            self._newest = max((step.step for step in self.steps), default=0)
+        return self._newest
+
+    def step_at(self, attempt: int, time: int) -> int:
+        """Return the step of a launch that ran at a time: the last that had begun."""
+        if attempt not in self._started:
+            own = (step for step in self.steps if step.attempt == attempt)
+            self._started[attempt] = sorted((step.start or 0, step.step) for step in own)
+        started = self._started[attempt]
+        at = bisect_right(started, (time, 1 << 62)) - 1
+        return started[at][1] if at >= 0 else 0
 
     def launch(self, attempt: int) -> tuple[dict[int, Span], int]:
         """Return a launch's pauses by step, and the end of the last of it that was seen."""
@@ -133,7 +172,16 @@ class Timeline:
 
     def pauses_between(self, attempt: int, start: int, end: int) -> bool:
         """Whether a launch's pause begins between two times: it aborts whatever request runs then."""
-        return any(start < pause["start"] <= end for pause in self.launch(attempt)[0].values())
+        starts = self.pauses(attempt)
+        return bisect_right(starts, start) < bisect_right(starts, end)
+
+    def pauses(self, attempt: int) -> list[int]:
+        """Return when a launch's pauses began, in order."""
+        found = self._pauses.get(attempt)
+        if found is None:
+            pauses = self.launch(attempt)[0].values()
+            found = self._pauses[attempt] = sorted(pause["start"] for pause in pauses)
+        return found
 
     @property
     def attempts(self) -> list[int]:
