@@ -561,9 +561,16 @@ def test_the_weights_an_attempt_starts_from_are_never_labelled_early(run: Run, t
     assert tables.versions("a0") == [(0, 0)]
 
 
-def test_a_restart_without_the_launcher_appends_to_the_same_file(run: Run, tmp_path: Path) -> None:
-    """Step 3 holds traces of both attempts; those that began before attempt 2 are the lost one's."""
+@pytest.mark.parametrize("written_over", [False, True])
+def test_a_restart_without_the_launcher_appends_to_the_same_file(run: Run, tmp_path: Path, written_over: bool) -> None:
+    """Step 3 holds traces of both attempts; those that began before attempt 2 are the lost one's.
+
+    So they are where attempt 2 wrote its log over that of attempt 1, which had no folder of its own.
+    """
     restart(run)
+    if written_over:
+        resumed = (100, "INFO", "Resuming orchestrator from checkpoint step 2")
+        run.log(resumed, (116, "SUCCESS", step_line(3, 2, 0)), (126, "SUCCESS", step_line(4, 2, 0)), attempt=None)
     run.traces(3, "effective", *pair("old", 2, 2, 25), *pair("c", 2, 2, 111))
     assert {use for use in read(run.root, tmp_path / "tables").uses() if use[2] == 3} == {
         *(("old0", 1, 3), ("old1", 1, 3), ("c0", 2, 3), ("c1", 2, 3)),
@@ -578,6 +585,17 @@ def test_without_dates_the_last_traces_of_a_batch_are_the_last_attempts(run: Run
     assert read(run.root, tmp_path / "tables").uses() == {
         *(("lost0", 1, 1), ("lost1", 1, 1), ("kept0", 2, 1), ("kept1", 2, 1)),
     }
+
+
+def test_without_dates_and_counts_any_attempt_may_have_shipped_a_trace(run: Run, tmp_path: Path) -> None:
+    """The trainer's log says that it started twice, and nothing which traces of step 1 are those of the second time."""
+    starts = [(at, "INFO", "Starting from step 1 (total_tokens=0, total_samples=0)") for at in (0, 100)]
+    run.log(*starts, (110, "SUCCESS", "Step 1 |    6.4s | Loss 0.1"), attempt=None, process="trainer")
+    run.traces(1, "effective", *pair("lost", 0, 0, 1), *pair("kept", 0, 0, 101))
+    uses = read(run.root, tmp_path / "tables").rows("uses", "trajectory_id")
+    assert [(row["trajectory_id"], row["member"]) for row in uses] == [
+        *(("kept0", False), ("kept1", False), ("lost0", False), ("lost1", False)),
+    ]
 
 
 # --- older shapes (guide 5.1, 5.3) ---------------------------------------------------------------------------------
@@ -703,6 +721,16 @@ def test_logs_of_the_first_releases(run: Run, tmp_path: Path) -> None:
     ]
     assert [(row["step"], row["v_train_lo"], row["completed"]) for row in tables.rows("steps")] == [(0, 0, None)]
     assert (tables.facts["dialect"], tables.facts["framework_version"]) == ("logs", "up to v0.6.0")
+
+
+def test_the_first_releases_are_recognised_by_the_copy_of_their_configuration(run: Run, tmp_path: Path) -> None:
+    """Only the trainer's log is left, which other frameworks could have written; the copy is TOML."""
+    (run.root / "configs/orchestrator.json").unlink()
+    run.write("control/orch.toml", "max_off_policy_steps = 3\nmax_async_level = 1\n")
+    run.write("logs/trainer.stdout", "14:00:09 SUCCESS Step 0 | Time: 7.47s | Loss: 0.1\n")
+    tables = read(run.root, tmp_path / "tables")
+    assert [(row["step"], row["v_train_lo"], row["completed"]) for row in tables.rows("steps")] == [(0, 0, True)]
+    assert tables.facts["bound"]["value"] == 3
 
 
 def test_what_else_begins_with_step(run: Run, tmp_path: Path) -> None:

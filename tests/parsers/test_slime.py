@@ -541,6 +541,16 @@ def test_a_resume_after_which_batches_were_collected_in_turn(tmp_path, initial):
     assert (found["1"], found["2"]) == ([(0, 1, 4, 4)], [(1, 2, 4, 4)])
 
 
+def test_labels_that_go_on_over_a_resume_are_intervals(tmp_path):
+    """A server outlived a launch that synced twice more (labels 2, 3); the next one resumes at 1 under label 4."""
+    run = Run(tmp_path / "run").rollout(0, sample(0, ("1", 2, "stop")))
+    for number in (1, 2, 3):
+        run.rollout(number, sample(2 * number, ("4", 2, "stop"), start=10 * number))
+    found = spans(run.tables())
+    assert found["2"] == [(0, 1, 2, 2)]
+    assert found["6"] == [(0, 3, 2, 2)]  # true: 1; label 4 counted from the first launch would be 3
+
+
 def test_what_a_resume_went_back_behind_needs_no_members(tmp_path):
     """The first launch was killed when rollout 0 was collected; the second began anew and overwrote its dump."""
     run = story(tmp_path / "run", log=False)

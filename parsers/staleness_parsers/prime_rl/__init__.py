@@ -51,7 +51,9 @@ class PrimeRL:
             evidence.append(
                 f"{files.traces[0].file.source}: {shape} in a folder of a step, as the file monitor writes it"
             )
-        if files.config and b'"max_off_policy_steps"' in run.head(files.config[0].source, 1 << 20):
+        # TOML, the copy that older releases keep, has the key without quotes.
+        key = b"max_off_policy_steps" if files.config and files.config[1] == "toml" else b'"max_off_policy_steps"'
+        if files.config and key in run.head(files.config[0].source, 1 << 20):
             evidence.append(
                 f"{files.config[0].source}: a resolved orchestrator configuration with max_off_policy_steps"
             )

@@ -86,6 +86,8 @@ def launches(log: Sequence[Row], metrics: Sequence[Row], configured_resume: int 
     """
     found = _from_logs(log)
     from_logs = bool(found)
+    if from_logs and all(row["attempt"] is None for row in log):
+        found = _with_overwritten(found, metrics)
     if not found:
         found = [Launch(1)]
     _assign_rows(found, metrics, from_logs)
@@ -124,6 +126,22 @@ def _from_logs(log: Iterable[Row]) -> list[Launch]:
         ):
             launch.resumed_after = row["number"] - 1
     return [found[number] for number in sorted(found)]
+
+
+def _with_overwritten(found: list[Launch], metrics: Iterable[Row]) -> list[Launch]:
+    """Put launches before those of logs without attempt folders that a later launch has written over.
+
+    The shared file shows them: a step of a process that comes again is a later launch's.
+    """
+    begun, last = 1, dict[str, int]()
+    for row in metrics:
+        if row["step"] <= last.get(row["family"], -1):
+            begun, last = begun + 1, {}
+        last[row["family"]] = row["step"]
+    lost = max(begun - len(found), 0)
+    for launch in found:
+        launch.number += lost
+    return [*(Launch(number + 1) for number in range(lost)), *found]
 
 
 def _assign_rows(found: list[Launch], metrics: Iterable[Row], from_logs: bool) -> None:

@@ -74,24 +74,27 @@ def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tupl
 _SEEN = """
 CREATE TEMP VIEW seen AS
 -- One row per occurrence of a train trace in a file, with the attempt that wrote it: the last one that could have.
-SELECT *, {attempt} AS attempt, rowid AS nth FROM prime_traces WHERE role = 'train'
+SELECT *, {attempt} AS attempt, rowid AS nth, false AS writer_open FROM prime_traces WHERE role = 'train'
 """
 
 _SEEN_UNDATED = """
 CREATE TEMP TABLE seen AS
 -- The same, where attempts append to the same files and no date tells: then the last traces of a batch are the last
--- attempt's, as many as its step line says.
+-- attempt's, as many as its step line says; without such a line they may be of an attempt before.
 WITH placed AS (
     SELECT *, rowid AS nth, row_number() OVER (
         PARTITION BY step, part ORDER BY source DESC, line DESC, ordinal DESC) AS from_end
     FROM prime_traces WHERE role = 'train'),
 reached AS (
-    SELECT attempt, step, sum(traces) OVER (PARTITION BY step ORDER BY attempt DESC) AS so_far FROM counts)
-SELECT * EXCLUDE (from_end), coalesce(
-    (SELECT max(r.attempt) FROM reached r
-     WHERE r.step = t.step AND t.part = 'effective' AND t.from_end <= r.so_far),
-    {attempt}) AS attempt
-FROM placed t
+    SELECT attempt, step, sum(traces) OVER (PARTITION BY step ORDER BY attempt DESC) AS so_far FROM counts),
+told AS (
+    SELECT *, {attempt} AS latest,
+        (SELECT max(r.attempt) FROM reached r
+         WHERE r.step = t.step AND t.part = 'effective' AND t.from_end <= r.so_far) AS counted
+    FROM placed t)
+SELECT * EXCLUDE (from_end, latest, counted), coalesce(counted, latest) AS attempt,
+    counted IS NULL AND latest > (SELECT min(attempt) FROM launches) AS writer_open
+FROM told
 """
 
 _MAIN = """
@@ -196,7 +199,8 @@ GROUP BY trajectory, grp, episode
 
 _USES = """
 SELECT trajectory AS trajectory_id, attempt, step, 'recorded' AS evidence, arg_min(source, line) AS source,
-    min(line) AS line, CASE WHEN any_value(form) = 'episode' THEN 'traces[' || min(ordinal) || ']' END AS locator
+    min(line) AS line, CASE WHEN any_value(form) = 'episode' THEN 'traces[' || min(ordinal) || ']' END AS locator,
+    NOT bool_and(writer_open) AS member
 FROM block_occurrences WHERE part = 'effective' AND filtered IS NOT TRUE
 GROUP BY trajectory, attempt, step
 """

@@ -532,7 +532,19 @@ def label_versions(process: Process) -> Versions:
         ]
         # Each sync that was skipped may have come before this label.
         meaning[label] = (min(versions), max(versions) + process.skipped * max(intervals))
+    if _counts_on(process, meaning):
+        meaning = {label: (min(start[0], hi), hi) for label, (_, hi) in meaning.items()}
     return Versions(meaning, start, delta, intervals)
+
+
+def _counts_on(process: Process, meaning: Mapping[int, tuple[int, int]]) -> bool:
+    """Whether labels go on from a launch before, on a server that survived it, and nothing tells from where.
+
+    Syncs of rollouts that a resume went back behind make labels newer than the batches they are in.
+    """
+    known = process.seen_by == "console" and any(batch["rollout"] == process.start_hi for batch in process.batches)
+    newest = [(batch["label_max"], policy(process, batch["rollout"])) for batch in process.batches]
+    return not known and any(meaning[label][0] > trained for label, trained in newest if label in meaning)
 
 
 def policy(process: Process, rollouts: int) -> int:
