@@ -712,14 +712,18 @@ def test_logs_of_the_first_releases(run: Run, tmp_path: Path) -> None:
     run.write(
         "logs/orchestrator.stdout",
         "Generating rollouts (train):  62%|######    | 10/16 [00:05<00:03]14:00:09 SUCCESS Step 0 | Time: 7.47s | "
-        "Reward: 0.7307 | Seq. Length: 104.9 tokens/sample | Async Level: 1 | Max. Off-Policy Level: 1\n",
+        "Reward: 0.7307 | Seq. Length: 104.9 tokens/sample | Async Level: 0 | Max. Off-Policy Level: 1\n"
+        "14:00:17 SUCCESS Step 1 | Time: 7.47s | Reward: 0.7 | Async Level: 0 | Max. Off-Policy Level: 0\n",
     )
     tables = read(run.root, tmp_path / "tables")
     assert tables.rows("constraints") == []
     assert [(row["name"], row["raw_name"], row["value"]) for row in tables.rows("reported")] == [
-        (None, "Max. Off-Policy Level", 1)
+        (None, "Max. Off-Policy Level", 1),
+        (None, "Max. Off-Policy Level", 0),
     ]
-    assert [(row["step"], row["v_train_lo"], row["completed"]) for row in tables.rows("steps")] == [(0, 0, None)]
+    # Step 1 is shipped while v1 is in use (1 - 0), which step 0 made.
+    found = [(row["step"], row["v_train_lo"], row["completed"]) for row in tables.rows("steps", "step")]
+    assert found == [(0, 0, True), (1, 1, None)]
     assert (tables.facts["dialect"], tables.facts["framework_version"]) == ("logs", "up to v0.6.0")
 
 

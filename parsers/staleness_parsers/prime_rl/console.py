@@ -32,12 +32,14 @@ LOG = pa.schema(
         ("number", pa.int64()),
         ("count", pa.int64()),
         ("running", pa.int64()),
+        ("version", pa.int64()),
         ("word", pa.string()),
         ("what", pa.string()),
     ]
 )
 """Staged rows of ``prime_log``. ``clock``: epoch seconds if ``dated``, else seconds of local time since the midnight
-before the file's first line. ``number`` is a step or version, ``count`` and ``running`` are counts, ``word`` a name."""
+before the file's first line. ``number`` is a step or version, ``count`` and ``running`` are counts, ``word`` a name;
+``version``: the weights that a step line of an old release says were published."""
 
 _LINE = re.compile(
     r"(?P<h>[01]\d|2[0-3]):(?P<m>[0-5]\d):(?P<s>[0-5]\d)\s+"
@@ -92,6 +94,7 @@ _SHIPPED = re.compile(r"\| Trainable \d+/(\d+)")
 _RECORDED_MAX = re.compile(r"\| Max Off-Policy (\d+)")
 _OLD_STEP = re.compile(r"Step \d+ \| Time: ")
 _OLD_LEVEL = re.compile(r"Max\. Off-Policy Level: (\d+)")
+_ASYNC_LEVEL = re.compile(r"\| Async Level: (\d+)")
 
 
 def read_log(run: RunFiles, piece: Piece, process: str, attempt: int | None, sink: Sink) -> None:
@@ -201,6 +204,8 @@ def _step_fields(row: dict[str, Any], message: str) -> None:
         row["word"] = "old"
         if level := _OLD_LEVEL.search(message):
             row["running"] = number_of(level[1])
+        if behind := _ASYNC_LEVEL.search(message):
+            row["version"] = row["number"] - number_of(behind[1])
     elif recorded:
         row["word"] = "cancelled" if "| Cancelled " in message else "no cancelled"
 

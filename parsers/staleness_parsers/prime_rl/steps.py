@@ -86,7 +86,8 @@ def _step_rows(launch: Launch, build: Build, batch: Batch, updates: Sequence[App
     shipped = {row["number"]: row for row in launch.log("orchestrator") if row["kind"] == "step"}
     shipped_rows = {row["step"]: row for row in launch.metrics("orchestrator")}
     floor = launch.resumed_after or 0
-    published = max([batch.newest, floor, *(update.version for update in updates)])
+    named = [row["version"] for row in launch.log("orchestrator") if row["version"] is not None]
+    published = max([batch.newest, floor, *(update.version for update in updates), *named])
     if build.dialect == "episodes" and batch.shipped:
         published = max(published, max(batch.shipped) - 2)
     # One absurd version in a damaged record must not invent steps.
