@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, islice, permutations
 
-from staleness_parsers.areal.content import Content, Key, Span
+from staleness_parsers.areal.content import Content, Key
 from staleness_parsers.areal.launches import Launch, Step
 from staleness_parsers.areal.replay import LATE, Assigned, Need, Result, replay
 from staleness_parsers.areal.settings import Settings
@@ -52,7 +52,7 @@ class Batches:
 
     @cached_property
     def _ends(self) -> Sequence[int]:
-        """For each window, when the last of it and those before ends: the first that ends after a time is the first here."""
+        """The latest end so far, by window: the first that is not before a time is that of the right window."""
         return [*accumulate((end for end, _ in self.windows), max)]
 
     def collecting(self, at: int | None) -> int | None:
@@ -194,42 +194,30 @@ def _checker(
     steps: Sequence[Step], tasks: dict[int, Task], contents: dict[Key, Content], settings: Settings
 ) -> Callable[[int, frozenset[int]], bool | None]:
     """Compare a batch with what its step logged: samples, tokens, lengths, and that no token is newer than the step."""
-    sums = {}
-    most: dict[int, int | None] = {}
-    spans: dict[int, list[Span]] = {}
-    for index, task in tasks.items():
-        content = contents[task.key]
-        tokens = [sample.tokens for sample in content.samples]
-        lengths = [sample.length for sample in content.samples]
-        newest = max((span.version_lo for sample in content.samples for span in sample.spans), default=0)
-        told = content.whole and all(low == high for low, high in tokens) and None not in lengths
-        highs = [high for _, high in tokens if high is not None]
-        most[index] = sum(highs) if content.whole and len(highs) == len(tokens) else None
-        spans[index] = [span for sample in content.samples for span in sample.spans]
-        sums[index] = (len(tokens), sum(low for low, _ in tokens), sum(length or 0 for length in lengths), newest, told)
+    sums = {index: contents[task.key].sums for index, task in tasks.items()}
 
     def check(at: int, members: frozenset[int]) -> bool | None:
         step = steps[at]
         parts = [sums[member] for member in members]
-        if any(newest > step.number for *_, newest, _ in parts):
+        if any(part.newest > step.number for part in parts):
             return False
-        rows, tokens, length = (sum(part[place] for part in parts) for place in range(3))
+        rows, tokens = sum(part.samples for part in parts), sum(part.tokens for part in parts)
         count, valid = step.values.get("n_seqs"), step.values.get("n_valid_tokens")
-        whole = all(told for *_, told in parts)
+        whole = all(part.told for part in parts)
         if count is not None and whole and rows > count + 0.5:
             return False
         if valid is None:
             return None
         slack = max(0.5, abs(valid) * 6e-5) if step.printed else max(0.5, abs(valid) * 1e-6)
-        kept = [span.kept(step.number, settings.eta or 0) for member in members for span in spans[member]]
+        kept = _kept(step, (contents[tasks[member].key] for member in members), settings)
         if (sum(low for low, _ in kept) if settings.token_mask else tokens) > valid + slack:
             return False
-        highs = [high for member in members if (high := most[member]) is not None]
-        if len(highs) == len(members) and sum(highs) < valid - slack:
+        highs = [part.most for part in parts if part.most is not None]
+        if len(highs) == len(parts) and sum(highs) < valid - slack:
             return False
         if not whole or (count is not None and rows < count - 0.5):
             return None
-        mean = step.values.get("seq_len/avg")
+        length, mean = sum(part.length for part in parts), step.values.get("seq_len/avg")
         if (
             mean is not None
             and count
@@ -242,6 +230,12 @@ def _checker(
         return abs(tokens - valid) <= slack
 
     return check
+
+
+def _kept(step: Step, contents: Iterable[Content], settings: Settings) -> list[tuple[int, int | None]]:
+    """For each span of a batch, least and most tokens that PR #1722's mask leaves in the loss; nothing without it."""
+    samples = (sample for content in contents if settings.token_mask for sample in content.samples)
+    return [span.kept(step.number, settings.eta or 0) for sample in samples for span in sample.spans]
 
 
 def _leave_open(found: Batches, steps: Sequence[Step], ready: Sequence[Task], contents: dict[Key, Content]) -> None:

@@ -223,7 +223,7 @@ class Book:
                     own.write_task(task)
             own.flush()
 
-        run = repr((self.multiple, self.settings))
+        run = repr((self.multiple, self.settings, self.void))
         told = []
         for number, members in sorted(eras.items()):
             rows = sum(len(self.contents[task.key].samples) for task in members)
@@ -233,10 +233,9 @@ class Book:
     def _made_from(self, task: Task) -> tuple[Any, ...]:
         """Tell all that ``write_task`` makes rows from."""
         batches = self.batches[task.launch]
-        samples = self.contents[task.key].samples
         return (
             replace(task, sessions=[]),
-            [hash((sample.place, sample.prompt, sample.told, *sample.spans)) for sample in samples],
+            self.contents[task.key].mark,
             task.key in batches.hidden,
             batches.step_of.get(task.key),
             None if task.status not in FATES else batches.collecting(task.ready),

@@ -7,19 +7,20 @@ what any of the groups may hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import groupby, permutations, zip_longest
-from typing import Final
+from typing import Any, Final
 
-from staleness_parsers.areal.launches import Launch, Row
+from staleness_parsers.areal.launches import CLOCKS, FOREVER, Launch, Row
 from staleness_parsers.areal.settings import Settings
 from staleness_parsers.areal.tasks import Task
 
 MAX_PERMUTED: Final = 6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Span:
     """Consecutive tokens of one interval of versions; None = not known. ``stamp``: the version as recorded."""
 
@@ -38,7 +39,7 @@ class Span:
         return self.tokens_lo if step - oldest <= eta else 0, 0 if step - newest > eta else self.tokens_hi
 
 
-@dataclass
+@dataclass(slots=True)
 class Sample:
     """One training row of a task. ``length``: with prompt, None if no row says it. ``place``: where it is told."""
 
@@ -67,6 +68,42 @@ class Content:
     samples: list[Sample]
     whole: bool = False
     counted: bool = False
+
+    @cached_property
+    def sums(self) -> Sums:
+        """What the samples are together."""
+        tokens = [sample.tokens for sample in self.samples]
+        lengths = [sample.length for sample in self.samples]
+        highs = [high for _, high in tokens if high is not None]
+        return Sums(
+            len(tokens),
+            sum(low for low, _ in tokens),
+            sum(highs) if self.whole and len(highs) == len(tokens) else None,
+            sum(length or 0 for length in lengths),
+            max((span.version_lo for sample in self.samples for span in sample.spans), default=0),
+            self.whole and all(low == high for low, high in tokens) and None not in lengths,
+        )
+
+    @cached_property
+    def mark(self) -> int:
+        """Tell these samples from others in this process."""
+        return hash(tuple((sample.place, sample.prompt, sample.told, *sample.spans) for sample in self.samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A task's samples together: how many, their least and most sampled tokens, their lengths with prompts.
+
+    ``most``: None if that is not known. ``newest``: some token is of this version or a newer one. ``told``: all of that
+    is exact.
+    """
+
+    samples: int
+    tokens: int
+    most: int | None
+    length: int
+    newest: int
+    told: bool
 
 
 @dataclass(frozen=True)
@@ -110,7 +147,7 @@ class Group:
 
     rows: list[Row] = field(default_factory=list)
 
-    @property
+    @cached_property
     def newest(self) -> int:
         """Newest version of the group, as its folder and its rows tell."""
         tails = [int(row["tail"]) for row in self.rows if row["tail"] is not None]
@@ -211,6 +248,59 @@ def _in_order(groups: Sequence[Group], tasks: Sequence[Task], places: Sequence[i
     return True
 
 
+def contents_of(
+    memory: dict[str, Any],
+    tasks: Sequence[Task],
+    groups: Mapping[Key, Sequence[Group]],
+    launches: Sequence[Launch],
+    dialect: Dialect,
+    settings: Settings,
+) -> dict[Key, Content]:
+    """Build what each task holds; in a watch, only where it may be something else than at the last look.
+
+    ``memory`` has contents with all that ``content_of`` made them from: what is told of the task, its groups of rows,
+    and the versions in force at its times, which only differ after an update that is new or dated anew.
+    """
+    told, marks, known = memory.get("contents", (None, {}, {}))
+    if told != (dialect, settings):
+        known = {}
+    settled = [_same_until(marks.get(launch.number), launch) for launch in launches]
+    found = {}
+    for task in tasks:
+        own = groups.get(task.key, [])
+        failed = task.status == "failed"
+        made_from = (task.started, task.ready, failed, task.retried, task.place, task.sessions, own)
+        before = known.get(task.key)
+        if before is not None and before[0] == made_from and before[1] <= settled[task.launch]:
+            found[task.key] = (made_from, *before[1:])
+        else:
+            content = content_of(task, own, launches[task.launch], dialect, settings)
+            found[task.key] = (made_from, _latest(task), content)
+    marks = {launch.number: (launch.start_version, launch.marks) for launch in launches}
+    memory["contents"] = ((dialect, settings), marks, found)
+    return {key: content for key, (_, _, content) in found.items()}
+
+
+def _latest(task: Task) -> int:
+    """The last time of a task at which a version was asked for; for ever if it has not ended."""
+    if task.ready is None:
+        return FOREVER
+    times: list[int | None] = [row[name] for row in task.sessions for name in ("submit", "gen_end")]
+    return max(task.ready, task.started or 0, *(at for at in times if at is not None))
+
+
+def _same_until(before: tuple[int, Sequence[int]] | None, launch: Launch) -> int:
+    """Until when the same versions were in force as an earlier look said: its first version, and times of updates."""
+    if before is None or before[0] != launch.start_version:
+        return -FOREVER
+    old, new = before[1], launch.marks
+    if any(marks != sorted(marks) for marks in (old, new)):
+        return -FOREVER
+    same = next((place for place, (one, other) in enumerate(zip(old, new, strict=False)) if one != other), None)
+    same = min(len(old), len(new)) if same is None else same
+    return min((marks[same] for marks in (old, new) if len(marks) > same), default=FOREVER) - CLOCKS
+
+
 def content_of(task: Task, groups: Sequence[Group], launch: Launch, dialect: Dialect, settings: Settings) -> Content:
     """Build the samples of a task from its groups of rows, or from times alone where it has none."""
     first, last = launch.version_lo(task.started), launch.version_hi(task.ready)
@@ -283,13 +373,13 @@ def _any_of(index: int, groups: Sequence[Group], dialect: Dialect, task: Task, l
 
 
 def dialect_of(
-    rows: Sequence[Row], settings: Settings, launches: Sequence[Launch], tasks: Sequence[Task]
+    groups: Mapping[int, Sequence[Group]], settings: Settings, launches: Sequence[Launch], tasks: Sequence[Task]
 ) -> tuple[Dialect, str]:
     """Tell from rows, configuration and statistics how versions were stamped; the second result says it in words."""
-    listed = any(row["listed"] for row in rows)
-    sessions = [row for task in tasks for row in task.sessions]
+    listed = any(row["listed"] for several in groups.values() for group in several for row in group.rows)
+    phased = [any(row["phased"] for row in task.sessions) for task in tasks if task.sessions]
     # Proxies ran through updates until shortly before August's code; without records of samples nobody knows of any.
-    agents = not any(row["phased"] for row in sessions) if sessions else not settings.august
+    agents = not any(phased) if phased else not settings.august
     second = settings.generation == "v2"
     dialect = Dialect(
         listed=listed,
@@ -297,28 +387,25 @@ def dialect_of(
         late=listed and settings.behind != 0,
         at_end=listed and second and not settings.august,
         loose=listed and agents,
-        void=_made_up(rows, launches) or _frozen(rows, launches, tasks),
+        void=bool(groups) and (_made_up(launches) or _frozen(groups, launches, tasks)),
     )
-    if not rows:
+    if not groups:
         return dialect, "no dumps"
     if not listed:
         return dialect, "no version_rle (v0.5.2 to v1.0.4)"
     return dialect, f"version_rle (v2.0.0 or later), stamped {'after' if dialect.late else 'before'} generation"
 
 
-def _made_up(rows: Sequence[Row], launches: Sequence[Launch]) -> bool:
+def _made_up(launches: Sequence[Launch]) -> bool:
     """Tell whether the workflow returns no versions: rows carry one that was made up, and statistics know none."""
     statistics = [
         step.values for launch in launches for step in launch.steps.values() if "n_valid_tokens" in step.values
     ]
-    return bool(rows and statistics) and not any(
-        name.startswith("version_stats/") for values in statistics for name in values
-    )
+    return bool(statistics) and not any(name.startswith("version_stats/") for values in statistics for name in values)
 
 
-def _frozen(rows: Sequence[Row], launches: Sequence[Launch], tasks: Sequence[Task]) -> bool:
+def _frozen(groups: Mapping[int, Sequence[Group]], launches: Sequence[Launch], tasks: Sequence[Task]) -> bool:
     """Tell whether all is stamped 0: proxies that were never told of a new version do that for ever."""
-    if not rows or max(row["folder"] for row in rows) > 0:
+    if any(group.rows[0]["folder"] > 0 for several in groups.values() for group in several):
         return False
-    dumped = {row["task"] for row in rows}
-    return any(task.number in dumped and launches[task.launch].version_lo(task.started) > 0 for task in tasks)
+    return any(task.number in groups and launches[task.launch].version_lo(task.started) > 0 for task in tasks)

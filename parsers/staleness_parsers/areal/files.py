@@ -51,10 +51,8 @@ def survey(run: RunFiles) -> Files:
     """Sort the files of a directory by what they are; of several trials the first is taken and the others named."""
     # Where a file lies beside its compressed copy, one of them is enough.
     files = list({file.name: file for file in sorted(run.files, key=lambda file: not file.compressed)}.values())
-    hits = {
-        pattern: [(file, found) for file in files if (found := pattern.fullmatch(file.name))]
-        for pattern in (DUMP, OLD_DUMP, SESSIONS, REQUESTS, PERF)
-    }
+    hits: dict[re.Pattern[str], list[tuple[RunFile, re.Match[str]]]] = {pattern: [] for pattern in _OWN}
+    files = [file for file in files if not _hit(file, hits)]  # most are dumps
     roots = sorted({found["root"] for matches in hits.values() for _, found in matches if _training(found)})
     configs = [
         (file, found["root"]) for file in files if (found := CONFIG.fullmatch(file.name)) and _is_config(run, file)
@@ -88,6 +86,19 @@ def survey(run: RunFiles) -> Files:
     )
 
 
+_OWN = (DUMP, OLD_DUMP, SESSIONS, REQUESTS, PERF)
+"""A name is of one of these, and then of no other kind of file."""
+
+
+def _hit(file: RunFile, hits: dict[re.Pattern[str], list[tuple[RunFile, re.Match[str]]]]) -> bool:
+    """Note a file whose name says what it is."""
+    for pattern, found in hits.items():
+        if match := pattern.fullmatch(file.name):
+            found.append((file, match))
+            return True
+    return False
+
+
 def _training(found: re.Match[str]) -> bool:
     """Tell whether a file is of training: evaluation workers have folders of their own and never count."""
     groups = found.groupdict()
@@ -119,8 +130,6 @@ def _logs(run: RunFiles, files: Iterable[RunFile], roots: set[str]) -> list[tupl
         if match is None or match["name"] in ROLE_LOGS:
             continue
         rank = {"main": 0, "merged": 1}.get(match["name"], 2)
-        if OLD_DUMP.fullmatch(file.name):
-            continue
         head = run.head(file.source, 1 << 16)
         if any(mark in head for mark in CONSOLE_MARKS) and CONSOLE_LINE.search(head):
             found.append((file, match["root"], rank))

@@ -15,8 +15,9 @@ from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.areal.assembly import assemble
 from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.clocks import timed_sessions, untimed_log
-from staleness_parsers.areal.content import assign, content_of, dialect_of, groups_of
+from staleness_parsers.areal.content import assign, contents_of, dialect_of
 from staleness_parsers.areal.facts import Known, facts
+from staleness_parsers.areal.kept import dumps_of, sessions_of
 from staleness_parsers.areal.launches import Launch, Row, launches, of_other_runs, superseded
 from staleness_parsers.areal.scalars import RATIO_FILTER
 from staleness_parsers.areal.settings import Settings, settings_from
@@ -31,9 +32,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     settings = _settings(staged)
     log = untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done", "recovering"}, sink), sink)
     scalars = near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink)
-    sessions = timed_sessions(
-        near(_rows(staged, "areal_sessions", "source", "line"), "task", None, sink, what="Task"), sink
-    )
+    sessions = timed_sessions(near(sessions_of(staged), "task", None, sink, what="Task"), sink)
     if not settings.found and any(row["name"].endswith(RATIO_FILTER) for row in scalars):
         settings = replace(settings, masks=True)
     strange = of_other_runs(log, scalars, sessions)
@@ -52,15 +51,12 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
         sink.diagnose(
             "note", "zone-unknown", "Nothing tells the time zone of the console: its times are taken for UTC."
         )
-    rows = _rows(staged, "areal_rows", "source", "line")
     retries = [row["us"] for row in again] if workers else None
     tasks = [task for launch in found for task in tasks_of(launch, settings.timeout, settings.by_task_id, retries)]
-    dialect, words = dialect_of(rows, settings, found, tasks)
-    shared = (settings.data_parallel or 1) > 1 or len({task.rank for task in tasks}) > 1
-    groups, homeless = assign(groups_of(rows, shared=shared), tasks, found, dialect.void)
-    contents = {
-        task.key: content_of(task, groups.get(task.key, ()), found[task.launch], dialect, settings) for task in tasks
-    }
+    dumps = dumps_of(staged, shared=(settings.data_parallel or 1) > 1 or len({task.rank for task in tasks}) > 1)
+    dialect, words = dialect_of(dumps, settings, found, tasks)
+    groups, homeless = assign(dumps, tasks, found, dialect.void)
+    contents = contents_of(staged.memory, tasks, groups, found, dialect, settings)
     missing = bool(homeless and tasks) or any(launch.breaks_off is not None for launch in found)
     batches = {
         launch.number: assemble(
@@ -77,7 +73,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     book.flush()
     book.write_tasks(tasks)
     known = Known(
-        settings, found, tasks, batches, dialect, words, bool(rows), bool(tasks), _attempts(found), _signs(found)
+        settings, found, tasks, batches, dialect, words, bool(dumps), bool(tasks), _attempts(found), _signs(found)
     )
     _tell(sink, known, len(homeless))
     return facts(known, sink)

@@ -211,11 +211,14 @@ class _Replay:
                 continue
             found[index].certain |= pick.members
             found[index].checked = verdict is True
+        state = start
         for index, pick in enumerate(path):
-            if pick is None or not found[index].certain:
+            if pick is None:
                 continue
-            for other in self._as_likely(index, pick, self._state(path[:index], start)):
-                self._doubt(index, other, path, found)
+            if found[index].certain:
+                for other in self._as_likely(index, pick, state):
+                    self._doubt(index, other, path, found)
+            state = pick.state
         sure = set[int]().union(*(assigned.certain for assigned in found)) if found else set()
         for assigned in found:
             assigned.perhaps -= sure
