@@ -167,7 +167,7 @@ def _texts(staged: Staged) -> Texts:
     texts: dict[tuple[int, int | None], list[Row]] = staged.memory.setdefault("texts", defaultdict(list))
     for unit in before.keys() - now.keys():
         for row in before[unit]:
-            left = [text for text in texts.pop((row["uid"], row["part"]), []) if text["unit"] != unit]
+            left = [text for text in texts.pop((row["uid"], row["part"])) if text is not row]
             if left:
                 texts[row["uid"], row["part"]] = left
     for unit in now.keys() - before.keys():

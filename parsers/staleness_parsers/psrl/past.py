@@ -91,8 +91,9 @@ def by_unit(staged: Staged, table: str) -> dict[str, list[Row]]:
     new = None if units is None else units - known.keys()
     found = {unit: rows for unit, rows in known.items() if units is not None and unit in units}
     if new is None or new:
-        for row in rows_of(staged.scan(table, units=new, named=True).collect()):
-            found.setdefault(row["unit"], []).append(row)
+        rows = staged.scan(table, units=new, named=True).collect()
+        for unit, row in zip(rows["unit"].to_list(), rows_of(rows.drop("unit")), strict=True):
+            found.setdefault(unit, []).append(row)
     staged.memory[table] = found
     return found
 

@@ -7,7 +7,7 @@ lines of its requests, the pins of other requests that bound their versions, and
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -32,22 +32,36 @@ class Training:
     def __init__(self, story: Story, teller: Teller, known: set[int]) -> None:
         self._story, self._teller = story, teller
         self._first: dict[Name, int] = {}
-        homes: dict[str | None, int] = {}
+        self._earlier: dict[int, list[int]] = defaultdict(list)
+        """Of steps that train others' trajectories again: the first steps of these."""
         self.trained: set[int] = set()
         for step, members in story.steps.items():
             current = story.current(step)
             for member in members:
-                self._first.setdefault((member.request, member.part, current), step)
-                if current:
-                    self.trained.add(member.request)
-                    homes.setdefault(story.group(member.request), step)
-        homes.pop(None, None)
+                first = self._first.setdefault((member.request, member.part, current), step)
+                if first != step:
+                    self._earlier[step].append(first)
+            if current:
+                self.trained.update(member.request for member in members)
+        untrained = sorted(known - self.trained)
+        homes = self._homes({story.group(request) for request in untrained})
         self._beside: dict[int, list[int]] = defaultdict(list)
         self.apart: list[int] = []
         """Requests of groups that were not trained, in order."""
-        for request in sorted(known - self.trained):
+        for request in untrained:
             home = homes.get(story.group(request))
             (self.apart if home is None else self._beside[home]).append(request)
+
+    def _homes(self, groups: Collection[str | None]) -> dict[str | None, int]:
+        """Return the first step of each of these groups of the last launch."""
+        story = self._story
+        homes: dict[str | None, int] = {}
+        for step in filter(story.current, story.steps) if groups else ():
+            for member in story.steps[step]:
+                group = story.group(member.request)
+                if group in groups and group is not None:
+                    homes.setdefault(group, step)
+        return homes
 
     def write(self, sink: Sink) -> None:
         """Write all that belongs to steps."""
@@ -67,13 +81,16 @@ class Training:
             story.current(step),
             story.attempt(step),
             story.train_versions(step),
-            [
-                (member.request, member.part, member.evidence, member.row["source"], member.row["line"])
-                for member in members
-            ],
-            [(first, story.train_versions(first)) for _, first in self._firsts(step) if first != step],
-            [teller.made_from(member.request, member.part) for member in members],
-            [(request, teller.made_from(request, None)) for request in beside],
+            hash(
+                tuple(
+                    (member.request, member.part, member.evidence, member.row["source"], member.row["line"])
+                    for member in members
+                )
+            ),
+            [(first, story.train_versions(first)) for first in self._earlier.get(step, ())],
+            teller.made_from((member.request, member.part) for member in members),
+            beside,
+            teller.made_from((request, None) for request in beside),
             [
                 (kind, reason, evidence, place["source"], place["line"])
                 for request in beside
