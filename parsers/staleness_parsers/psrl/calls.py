@@ -109,7 +109,8 @@ class Trace:
     A line changes the request that it names, and adds to what is told by place; nothing else. ``several``: requests
     have several turns, ``native``: each of them is pinned anew; else a later one may have carried the first one's tag
     (sessions). ``oldest``, ``newest``: tags of all calls. ``placed``: places where calls were placed first, and
-    ``reached`` the newest tag up to each. ``last``: the request of the highest prompt.
+    ``reached`` the newest tag up to each. ``last``: the request of the highest prompt. ``touched``: the requests of the
+    lines that were taken last.
     """
 
     def __init__(self) -> None:
@@ -120,6 +121,7 @@ class Trace:
         self.placed: list[int] = []
         self.reached: list[int] = []
         self.last: Request | None = None
+        self.touched: set[int] = set()
         self._lines = 0
         self._first_pins: dict[str, Pinned] = defaultdict(Pinned)
         self._all_pins: dict[str, Pinned] = defaultdict(Pinned)
@@ -143,6 +145,7 @@ class Trace:
             else:
                 self._place(request, row, order)
         self._lines += len(rows)
+        self.touched = {row["request"] for row in rows}
 
     def _place(self, request: Request, row: Row, order: int) -> None:
         calls = request.attempts[-1] if request.attempts else None

@@ -90,10 +90,10 @@ class Teller:
             )
         return hash(tuple(told))
 
-    def pins_until(self, requests: Iterable[int]) -> list[tuple[Any, ...]]:
-        """Tell all pins that bound the versions of these requests (``Pins.until``)."""
+    def latest(self, requests: Iterable[int]) -> int:
+        """Return the place of the last line of the trace that names any of these requests."""
         traced = filter(None, map(self._requests.get, requests))
-        return self._pins.until(max((request.latest for request in traced), default=-1))
+        return max((request.latest for request in traced), default=-1)
 
     def life(
         self,
