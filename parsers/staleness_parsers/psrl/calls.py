@@ -23,7 +23,7 @@ Newest = Callable[[str | None, int], int | None]
 """Of an instance and a tag: the newest version that the first token placed there may have (None = open)."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Segment:
     """A run of ``tokens`` (None = never popped) on one instance. ``order``, ``popped``: its places in the trace."""
 
@@ -34,7 +34,7 @@ class Segment:
     popped: int | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One turn. ``before`` counts tokens that were made before its first known line."""
 
@@ -49,7 +49,7 @@ class Call:
         return bool(self.segments) and (self.segments[-1].pop or {}).get("completed") is True
 
 
-@dataclass
+@dataclass(slots=True)
 class Request:
     """All that was traced of a request id: attempts (retries begin from nothing again) of calls.
 

@@ -31,7 +31,7 @@ _MOST_STEPS = 20_000
 """Steps without a generation, beside two for each that has one, beyond which a number is taken for damaged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A trained trajectory: ``part`` numbers the trajectories of one request, where there are several."""
 
