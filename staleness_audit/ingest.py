@@ -173,6 +173,10 @@ class StagedParts:
         """See ``parser.Staged.has``."""
         return bool(self._parts.get(table)) or table in self._aside
 
+    def units(self, table: str) -> Collection[str]:
+        """See ``parser.Staged.units``."""
+        return {part.parent.name for part in self._parts.get(table, [])}
+
     def scan(self, table: str, *, units: Collection[str] | None = None, named: bool = False) -> pl.LazyFrame:
         """See ``parser.Staged.scan``; a unit's parts are in a folder of its name."""
         all_parts = self._parts.get(table, [])

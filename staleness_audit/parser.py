@@ -247,6 +247,9 @@ class Staged(Protocol):
     def has(self, table: str) -> bool:
         """Whether any unit wrote rows to this table."""
 
+    def units(self, table: str) -> Collection[str]:
+        """Names of the units that wrote to a table, as ``scan`` takes and tells them; no file is opened for it."""
+
     def scan(self, table: str, *, units: Collection[str] | None = None, named: bool = False) -> pl.LazyFrame:
         """Rows of a staged or event table that the units wrote; for an event table nobody wrote, an empty frame.
 

@@ -12,6 +12,7 @@ import shutil
 import pytest
 from helpers.states import figures
 from psrl_run import LOCAL, Run
+from staleness_parsers.psrl.calls import Trace
 
 from staleness_audit.api import audit
 from staleness_audit.watch import blocks
@@ -558,3 +559,58 @@ def test_a_look_writes_an_old_step_anew_if_a_later_pin_bounds_its_versions(tmp_p
     tokens, after = look()
     assert tokens == {0: (60, 60), 2: (0, 12), 3: (28, 40)}
     assert (len(before), len(after), len(before & after)) == (4, 5, 3)
+
+
+def test_a_look_follows_the_trace_on_unless_a_line_belongs_before(tmp_path, monkeypatch):
+    """Two lines are new at the second look, and only those are followed; at the third there are none.
+
+    Then an older part of the trace is found, whose file comes first by its name: all nine lines are followed again.
+    """
+    taken = []
+    follow = Trace.follow
+    monkeypatch.setattr(Trace, "follow", lambda self, rows: taken.append(len(rows)) or follow(self, rows))
+    run = story(tmp_path / "run")
+    watching = Follower(run.write(), None, framework="psrl", folder=tmp_path / "watching")
+
+    def look():
+        run.write()
+        taken.clear()
+        data = watching.refresh().data
+        followed = list(taken)
+        fresh = audit(run.root, tables=tmp_path / "fresh", framework="psrl").data
+        assert figures(data) == figures(fresh)
+        return followed, data["trajectories"]["trained"]
+
+    assert look() == ([6], {"lo": 3, "hi": 3})
+    run.made(3, 2)
+    run.trained(4, 3)
+    assert look() == ([2], {"lo": 4, "hi": 4})
+    run.say("AgentLoopManager", "ps model version updated to 4, continue to dispatch")
+    run.text(3, 2, 20)
+    assert look() == ([0], {"lo": 4, "hi": 4})
+    early = Run(tmp_path / "early")
+    early.route(0, 0)
+    (run.root / "before").mkdir()
+    (early.write() / "psrl_logs" / "route_trace.log").rename(run.root / "before" / "route_trace.log")
+    assert look()[0] == [9]
+
+
+def test_a_damaged_log_stays_one_when_it_grows(tmp_path):
+    """Request 2 is pinned to version 1 and trained by step 3 (v_train 2), after one each of version 0 by steps 1 and 2.
+
+    Only the log of instance 0 could say that its pull overtook version 1: a line of it is lost, and more follow.
+    """
+    run = Run(tmp_path / "run")
+    run.settings(staleness=3, rollout_coordination={"partial_rollout": {"enable": True}})
+    run.informed()
+    for request, tag in enumerate((0, 0, 1)):
+        run.made(request, tag)
+        run.trained(request + 1, request)
+    run.say("vLLMHTTPServer_Replica0", "\0\0\0")
+    watching = Follower(run.write(), None, framework=None, folder=tmp_path / "watching")
+    for _ in range(2):
+        data = watching.refresh().data
+        assert counts(data, "token_histogram", "tokens") == {0: (20, 40), 1: (20, 40)}
+        assert figures(data) == figures(audit(run.root, tables=tmp_path / "fresh").data)
+        run.say("vLLMHTTPServer_Replica0", "a warning of something else")
+        run.write()

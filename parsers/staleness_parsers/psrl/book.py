@@ -69,10 +69,14 @@ class Book:
     informed: set[str] = field(default_factory=set)
     """Components whose log is at level INFO or finer."""
     offset: timedelta | None = None
+    touched: set[tuple[int, int]] = field(default_factory=set)
+    """Prompts and indices of the reservations that were taken last, and ``counted``: requests of snapshots."""
+    counted: set[int] = field(default_factory=set)
     _current: Buffer | None = None
 
     def follow(self, rows: Sequence[Row]) -> None:
         """Take further messages; see ``keep_book``."""
+        self.touched, self.counted = set(), set()
         for row in rows:
             kind, numbers = row["kind"], row["numbers"]
             if kind == "header":
@@ -151,6 +155,7 @@ def _take(book: Book, row: Row, kind: str, numbers: Sequence[int]) -> None:
     if kind == "reserve":
         for index in row["ids"]:
             book.reserved.setdefault((numbers[0], index), row)
+            book.touched.add((numbers[0], index))
     elif kind in ("occupy", "wasted", "move"):
         before = book.occupied.get(numbers[0])
         # A move names the group, and may abbreviate the rest.
@@ -164,6 +169,7 @@ def _take(book: Book, row: Row, kind: str, numbers: Sequence[int]) -> None:
     elif kind == "snapshot":
         counts = book.snapshots[numbers[1]]
         counts[numbers[0]] = max(numbers[2], counts.get(numbers[0], 0))
+        book.counted.add(numbers[1])
     elif kind in ("failed", "filtered"):
         (book.failed if kind == "failed" else book.filtered).setdefault(numbers[0], row)
     elif kind == "stale":

@@ -23,7 +23,7 @@ Newest = Callable[[str | None, int], int | None]
 """Of an instance and a tag: the newest version that the first token placed there may have (None = open)."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Segment:
     """A run of ``tokens`` (None = never popped) on one instance. ``order``, ``popped``: its places in the trace."""
 
@@ -34,7 +34,7 @@ class Segment:
     popped: int | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One turn. ``before`` counts tokens that were made before its first known line."""
 
@@ -49,7 +49,7 @@ class Call:
         return bool(self.segments) and (self.segments[-1].pop or {}).get("completed") is True
 
 
-@dataclass
+@dataclass(slots=True)
 class Request:
     """All that was traced of a request id: attempts (retries begin from nothing again) of calls.
 
@@ -109,7 +109,8 @@ class Trace:
     A line changes the request that it names, and adds to what is told by place; nothing else. ``several``: requests
     have several turns, ``native``: each of them is pinned anew; else a later one may have carried the first one's tag
     (sessions). ``oldest``, ``newest``: tags of all calls. ``placed``: places where calls were placed first, and
-    ``reached`` the newest tag up to each. ``last``: the request of the highest prompt.
+    ``reached`` the newest tag up to each. ``last``: the request of the highest prompt. ``touched``: the requests of the
+    lines that were taken last.
     """
 
     def __init__(self) -> None:
@@ -120,6 +121,7 @@ class Trace:
         self.placed: list[int] = []
         self.reached: list[int] = []
         self.last: Request | None = None
+        self.touched: set[int] = set()
         self._lines = 0
         self._first_pins: dict[str, Pinned] = defaultdict(Pinned)
         self._all_pins: dict[str, Pinned] = defaultdict(Pinned)
@@ -143,6 +145,7 @@ class Trace:
             else:
                 self._place(request, row, order)
         self._lines += len(rows)
+        self.touched = {row["request"] for row in rows}
 
     def _place(self, request: Request, row: Row, order: int) -> None:
         calls = request.attempts[-1] if request.attempts else None

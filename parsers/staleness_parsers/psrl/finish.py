@@ -31,7 +31,7 @@ _MOST_STEPS = 20_000
 """Steps without a generation, beside two for each that has one, beyond which a number is taken for damaged."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """A trained trajectory: ``part`` numbers the trajectories of one request, where there are several."""
 
@@ -45,8 +45,9 @@ class Member:
 class Story:
     """A run put together. ``first`` is the first step of the last launch; earlier steps are an earlier launch's.
 
-    ``labels``: PSRL's number of the version that a step starts from, as the pushes around it tell. ``shift``: how much
-    higher than its number a version of the last launch is. ``warmup``: steps in which a critic warmed up.
+    ``retold``: requests whose texts are others than at the last look. ``labels``: PSRL's number of the version that a
+    step starts from, as the pushes around it tell. ``shift``: how much higher than its number a version of the last
+    launch is. ``warmup``: steps in which a critic warmed up.
     """
 
     settings: Settings
@@ -54,6 +55,7 @@ class Story:
     trace: Trace
     pins: Pins
     texts: Texts
+    retold: set[int]
     siblings: int | None
     first: int = 1
     steps: dict[int, Sequence[Member]] = field(default_factory=dict)
@@ -128,7 +130,7 @@ def finish_run(staged: Staged, sink: Sink) -> RunFacts:
         shift=story.shift,
     )
     known = named_requests(story)
-    training = Training(story, teller, known)
+    training = Training(story, teller, known, staged.memory)
     training.write(sink)
     write_fates(story, teller, training.apart, sink)
     _write_steps(story, sink)
@@ -147,7 +149,8 @@ def _story(staged: Staged, sink: Sink) -> Story:
     book = keep_book(staged, shown.started, shown.partial)
     trace = follow(staged, gateway.TABLE, Trace)
     siblings = shown.siblings or _siblings(trace, book)
-    story = Story(shown, book, trace, Pins(trace, book.newest), _texts(staged), siblings)
+    texts, retold = _texts(staged)
+    story = Story(shown, book, trace, Pins(trace, book.newest), texts, retold, siblings)
     _collect(story, staged)
     story.first = _first_step(story)
     story.labels = _labels(book, sink)
@@ -157,17 +160,19 @@ def _story(staged: Staged, sink: Sink) -> Story:
     return story
 
 
-def _texts(staged: Staged) -> Texts:
-    """Return what texts of trajectories say, by request and part, in the order of their files.
+def _texts(staged: Staged) -> tuple[Texts, set[int]]:
+    """Return what texts of trajectories say, by request and part, in the order of their files; and who has other ones.
 
     Texts of a version's folder are one unit: those of folders that got no more files stay.
     """
     before = staged.memory.get(dumps.TEXTS, {})
     now = by_unit(staged, dumps.TEXTS)
     texts: dict[tuple[int, int | None], list[Row]] = staged.memory.setdefault("texts", defaultdict(list))
+    retold: set[int] = set()
     for unit in before.keys() - now.keys():
         for row in before[unit]:
-            left = [text for text in texts.pop((row["uid"], row["part"]), []) if text["unit"] != unit]
+            retold.add(row["uid"])
+            left = [text for text in texts.pop((row["uid"], row["part"])) if text is not row]
             if left:
                 texts[row["uid"], row["part"]] = left
     for unit in now.keys() - before.keys():
@@ -175,7 +180,8 @@ def _texts(staged: Staged) -> Texts:
             same = texts[row["uid"], row["part"]]
             same.append(row)
             same.sort(key=itemgetter("source"))
-    return texts
+            retold.add(row["uid"])
+    return texts, retold
 
 
 def _siblings(trace: Trace, book: Book) -> int | None:

@@ -71,20 +71,29 @@ class Teller:
         """What holds for the run as a whole and every life depends on."""
         return (self._siblings, self._validates, self._shift, self._pins.several, self._pins.native, self._book.offset)
 
-    def made_from(self, request: int, part: int | None) -> tuple[Any, ...]:
-        """Tell the lines that a life is made from; whole lines stay as they are, so that their places are enough."""
-        traced, reserved = self._requests.get(request), self.reservation(request)
-        return (
-            None if traced is None else traced.lines,
-            None if reserved is None else (reserved["source"], reserved["line"]),
-            [tuple(row.values()) for row in self._texts.get((request, part), ())],
-            self._book.snapshots.get(request),
-        )
+    def made_from(self, lives: Iterable[tuple[int, int | None]]) -> int:
+        """Digest the lines that lives are made from, each of a request and part.
 
-    def pins_until(self, requests: Iterable[int]) -> list[tuple[Any, ...]]:
-        """Tell all pins that bound the versions of these requests (``Pins.until``)."""
+        Whole lines stay as they are, so that their places are enough.
+        """
+        told = []
+        for request, part in lives:
+            traced, reserved = self._requests.get(request), self.reservation(request)
+            texts, counts = self._texts.get((request, part)), self._book.snapshots.get(request)
+            told.append(
+                (
+                    None if traced is None else traced.lines,
+                    None if reserved is None else (reserved["source"], reserved["line"]),
+                    None if texts is None else tuple(tuple(row.values()) for row in texts),
+                    None if counts is None else tuple(counts.items()),
+                )
+            )
+        return hash(tuple(told))
+
+    def latest(self, requests: Iterable[int]) -> int:
+        """Return the place of the last line of the trace that names any of these requests."""
         traced = filter(None, map(self._requests.get, requests))
-        return self._pins.until(max((request.latest for request in traced), default=-1))
+        return max((request.latest for request in traced), default=-1)
 
     def life(
         self,

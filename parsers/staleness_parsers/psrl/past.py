@@ -84,15 +84,12 @@ def by_unit(staged: Staged, table: str) -> dict[str, list[Row]]:
     if not staged.has(table):
         return {}
     known: dict[str, list[Row]] = staged.memory.get(table, {})
-    units = None
-    if known:
-        named = staged.scan(table, named=True).select("unit").unique().collect()
-        units = set(named["unit"])
-    new = None if units is None else units - known.keys()
-    found = {unit: rows for unit, rows in known.items() if units is not None and unit in units}
-    if new is None or new:
-        for row in rows_of(staged.scan(table, units=new, named=True).collect()):
-            found.setdefault(row["unit"], []).append(row)
+    units = staged.units(table)
+    found = {unit: rows for unit, rows in known.items() if unit in units}
+    if new := set(units) - found.keys():
+        rows = staged.scan(table, units=new, named=True).collect()
+        for unit, row in zip(rows["unit"].to_list(), rows_of(rows.drop("unit")), strict=True):
+            found.setdefault(unit, []).append(row)
     staged.memory[table] = found
     return found
 
