@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -203,14 +203,14 @@ def turn_versions(
 
 
 def untrained_fate(
-    row: Span, timeline: Timeline, slots: Slots, trained_groups: set[tuple[int, str]]
+    row: Span, timeline: Timeline, slots: Slots, trained_groups: Collection[tuple[int, str]]
 ) -> list[tuple[str, str | None, int | None]]:
     """What became of a trajectory that ended and was in no batch (guide 6): alternatives (kind, reason, step)."""
     attempt = timeline.attempt_at(row["start"])
     ratio = slots.settings.window
     if (attempt, row["traj_group"] or "") in trained_groups:
         return [("dropped", "surplus", None)]
-    last = max((step.step for step in timeline.steps if step.attempt == attempt), default=None)
+    last = timeline.highest(attempt)
     created = slots.created(row["traj_group"], attempt)
     home = timeline.ids.get(row["parent"] or "")
     claimed = home.step if home else None

@@ -2,16 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from staleness_audit.parser import Sink
+from staleness_audit.parser import Era, Sink
 from staleness_parsers.roll import agentic
 from staleness_parsers.roll.console import SHRINK, UPDATE
-from staleness_parsers.roll.known import Done, Known, Row, constrain, unused, window
+from staleness_parsers.roll.known import Done, Known, Row, constrain, era, everywhere, unused, window
 from staleness_parsers.roll.lives import in_order
-from staleness_parsers.roll.rows import Rows, moment
+from staleness_parsers.roll.rows import Interval, Rows, moment
 from staleness_parsers.roll.timeline import Span
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the rows of a batch depend on: where they are from, what its step made of it, and who made its tokens."""
+
+    step: int
+    attempt: int
+    identity: str
+    deleting: bool
+    masked: bool
+    unused: Sequence[tuple[str, str | None, int | None]]
+    made: Sequence[Sequence[tuple[Interval, Interval]]]
+    keys: Sequence[str]
+    spans: Sequence[tuple[str, str, int]]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What a step trained."""
+
+    trained: Sequence[agentic.Trained]
+    told: _Facts
+
+    def __len__(self) -> int:
+        return len(self.trained)
+
+    def write(self, rows: Rows) -> None:
+        told = self.told
+        attempt, step = told.attempt, told.step
+        cells: dict[str, Any] = {"loss_tokens_lo": 0} if told.masked else {}
+        cells["evidence"] = "inferred" if told.deleting else "recorded"
+        for one, made in zip(self.trained, told.made, strict=True):
+            place, key = one.place, one.key
+            _trajectory(rows, place, key, one.group, attempt)
+            for index, (tokens, versions) in enumerate(made):
+                rows.span(place, key, index, tokens, versions)
+            if one.span is not None:
+                _life(rows, one.span, key, attempt)
+            use = {"trajectory_id": key, "attempt": attempt, "step": step, "member": not told.deleting}
+            rows.add("uses", place, **use, **cells)
+            for kind, reason, when in told.unused:
+                rows.add("events", place, kind=kind, reason=reason, step=when, trajectory_id=key, attempt=attempt)
+
+
+@dataclass(frozen=True)
+class _Left:
+    """A trajectory that spans show and no batch has; ``uses``: steps that may have trained it."""
+
+    span: Span
+    attempt: int
+    oldest: int
+    options: Sequence[tuple[str, str | None, int | None]]
+    uses: Sequence[int]
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def told(self) -> _Left:
+        return self
+
+    def write(self, rows: Rows) -> None:
+        row, attempt = self.span, self.attempt
+        key = f"{row['traj']}#{row['span']}"
+        _trajectory(rows, row, key, row["traj_group"], attempt)
+        rows.span(row, key, 0, (0, None), (self.oldest, None))
+        _life(rows, row, key, attempt)
+        for step in self.uses:
+            use = {"trajectory_id": key, "attempt": attempt, "step": step}
+            rows.add("uses", row, **use, member=False, evidence="inferred")
+        evidence = "derived" if len(self.options) == 1 else "inferred"
+        for kind, reason, when in self.options:
+            if self.options == [("pending", None, None)]:
+                break
+            cells = {"reason": reason, "step": when, "ts": moment(row["end"]), "seq": 4}
+            rows.add("events", row, kind=kind, trajectory_id=key, attempt=attempt, evidence=evidence, **cells)
+
+
+def _trajectory(rows: Rows, place: Row, key: str, group: str | None, attempt: int) -> None:
+    rows.add(
+        "trajectories",
+        place,
+        trajectory_id=key,
+        group_id=f"{attempt}/{group}" if group else None,
+        attempt=attempt,
+        role="train",
+        anonymous=False,
+        multiplicity_lo=1,
+        multiplicity_hi=1,
+        evidence="recorded",
+    )
+
+
+def _life(rows: Rows, span: Span, key: str, attempt: int) -> None:
+    about = {"trajectory_id": key, "attempt": attempt, "evidence": "recorded"}
+    rows.add("events", span, kind="admitted", ts=moment(span["start"]), seq=0, **about)
+    rows.add("events", span, kind="enqueued", ts=moment(span["end"]), seq=3, **about)
 
 
 class Agents:
@@ -34,13 +135,13 @@ class Agents:
         left = agentic.match_spans(batches, [*known.spans, *in_order(known.lives)], known.time)
         self._torn([one for batch in batches.values() for one in batch])
         pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
-        trained: set[tuple[int, str]] = set()
+        stories: dict[int, list[_Batch | _Left]] = defaultdict(list)
+        trained: dict[tuple[int, str], int] = {}
         for step in sorted(batches):
             home = known.time.last(step)
             attempt = home.attempt if home else max(known.time.attempts)
-            for one in batches[step]:
-                self._trained(one, attempt)
-                trained.add((attempt, one.group or ""))
+            stories[era(attempt, step)].append(_Batch(batches[step], self._facts(step, attempt, batches[step])))
+            trained |= dict.fromkeys(((attempt, one.group or "") for one in batches[step]), era(attempt, step))
             self._stated(step, attempt, batches[step], complete=step in pickled)
         batch = known.settings.whole_number("rollout_batch_size")
         for home in known.time.steps:
@@ -56,8 +157,14 @@ class Agents:
                     constrain(self.rows, home.place, home.attempt, home.step, "trajectories", batch, op="le")
                 constrain(self.rows, home.place, home.attempt, home.step, "trajectories", 1, op="ge")
         whole = {home.step for home in known.time.steps if self.completed.get((home.attempt, home.step)) is not False}
+        groups: dict[tuple[int, str], int] = {}
         for row in left:
-            self._untrained(row, trained, known_batches=whole <= pickled)
+            story = self._left(row, trained, known_batches=whole <= pickled)
+            # A group is of one era: of the step that trained others of it, or in which its first began.
+            group = story.attempt, row["traj_group"] or row["span"]
+            began = era(story.attempt, known.time.step_at(story.attempt, row["start"]))
+            stories[trained.get(group, groups.setdefault(group, began))].append(story)
+        self._write_eras(stories)
         if not left and not known.trajectories_traced:
             self._ignored()
 
@@ -99,48 +206,53 @@ class Agents:
             return bool(removed["value"] > 0)
         return self.known.settings.get("batch_adjust_mode") not in (None, "copy")
 
-    def _trajectory(self, place: Row, key: str, group: str | None, attempt: int) -> None:
-        self.rows.add(
-            "trajectories",
-            place,
-            trajectory_id=key,
-            group_id=f"{attempt}/{group}" if group else None,
-            attempt=attempt,
-            role="train",
-            anonymous=False,
-            multiplicity_lo=1,
-            multiplicity_hi=1,
-            evidence="recorded",
+    def _facts(self, step: int, attempt: int, batch: Sequence[agentic.Trained]) -> _Facts:
+        """Return what the rows of a batch depend on; of its trajectories' own only spans are not in its rows."""
+        deleting = self._deleting(step)
+        return _Facts(
+            step,
+            attempt,
+            self.known.rows[step].identity,
+            deleting,
+            deleting or self._masks(step),
+            unused(self.known, [(attempt, step)], self.completed),
+            [self._made(one, attempt) for one in batch],
+            [one.key for one in batch],
+            [(one.span["span"], one.span["source"], one.span["line"]) for one in batch if one.span is not None],
         )
 
-    def _trained(self, one: agentic.Trained, attempt: int) -> None:
+    def _made(self, one: agentic.Trained, attempt: int) -> list[tuple[Interval, Interval]]:
+        """Tokens and versions of a trajectory: by turns where those are known."""
         known = self.known
-        self._trajectory(one.place, one.key, one.group, attempt)
+        if known.mocked:
+            return [((one.tokens or 0, one.tokens), (None, None))]
         turns = None
         if one.span is not None:
-            turns = agentic.turn_versions(one, known.time, known.pushes, emptied=self._emptied())
-        if known.mocked:
-            self.rows.span(one.place, one.key, 0, (one.tokens or 0, one.tokens), (None, None))
-        elif turns is not None:
-            for index, (tokens, versions) in enumerate(turns):
-                self.rows.span(one.place, one.key, index, (tokens, tokens), versions)
-        else:
-            versions = agentic.versions(one, attempt, self.slots, known.pushes)
-            least = 1 if one.tokens is None else one.tokens
-            self.rows.span(one.place, one.key, 0, (least, one.tokens), versions)
-        self._life(one.span, one.key, attempt)
-        deleting = self._deleting(one.step)
-        cells: dict[str, Any] = {"loss_tokens_lo": 0} if deleting or self._masks(one.step) else {}
-        cells["evidence"] = "inferred" if deleting else "recorded"
-        self.rows.add(
-            "uses", one.place, trajectory_id=one.key, attempt=attempt, step=one.step, member=not deleting, **cells
-        )
-        for kind, reason, when in unused(known, [(attempt, one.step)], self.completed):
-            self.rows.add(
-                "events", one.place, kind=kind, reason=reason, step=when, trajectory_id=one.key, attempt=attempt
-            )
+            turns = agentic.turn_versions(one, known.time, known.pushes, emptied=self.emptied)
+        if turns is not None:
+            return [((tokens, tokens), versions) for tokens, versions in turns]
+        least = 1 if one.tokens is None else one.tokens
+        return [((least, one.tokens), agentic.versions(one, attempt, self.slots, known.pushes))]
 
-    def _emptied(self) -> bool:
+    def _write_eras(self, stories: Mapping[int, Sequence[_Batch | _Left]]) -> None:
+        """Write trajectories by the step that trained them, or else in which they began."""
+        shared = everywhere(self.known)
+        eras = [
+            Era(number, sum(map(len, told)), repr((shared, [story.told for story in told])))
+            for number, told in sorted(stories.items())
+        ]
+
+        def write(numbers: Sequence[int], sink: Sink) -> None:
+            rows = Rows(sink)
+            for number in numbers:
+                for story in stories[number]:
+                    story.write(rows)
+            rows.close()
+
+        self.sink.write_eras(eras, write)
+
+    @cached_property
+    def emptied(self) -> bool:
         """Whether engines on the training GPUs stop after each batch, which its metrics time (guide rule 7)."""
         told = [named for named in self.known.metrics.values() if UPDATE in named]
         if told:
@@ -151,35 +263,22 @@ class Agents:
         """Masks of the agentic pipeline: only probability-ratio filters."""
         return bool(self.known.settings.get("train_infer_correction.filters")) or not self.known.settings.whole
 
-    def _life(self, span: Span | None, key: str, attempt: int) -> None:
-        if span is not None:
-            about = {"trajectory_id": key, "attempt": attempt, "evidence": "recorded"}
-            self.rows.add("events", span, kind="admitted", ts=moment(span["start"]), seq=0, **about)
-            self.rows.add("events", span, kind="enqueued", ts=moment(span["end"]), seq=3, **about)
-
-    def _untrained(self, row: Span, trained: set[tuple[int, str]], *, known_batches: bool) -> None:
+    def _left(self, row: Span, trained: Collection[tuple[int, str]], *, known_batches: bool) -> _Left:
         known = self.known
         attempt = known.time.attempt_at(row["start"])
-        key = f"{row['traj']}#{row['span']}"
-        self._trajectory(row, key, row["traj_group"], attempt)
         home = known.time.ids.get(row["parent"] or "")
         low = known.pushes.version(home.step if home else 0, known.time.first.get(attempt, 0))[0]
-        self.rows.span(row, key, 0, (0, None), (low, None))
-        self._life(row, key, attempt)
         options = agentic.untrained_fate(row, known.time, self.slots, trained)
+        uses: list[int] = []
         if not known_batches:
             # Batches are missing: it may have been in one of those.
             options = [*options, ("pending", None, None)]
-            for step in known.time.steps:
-                if step.attempt == attempt and step.step not in known.rows and (step.end or 0) >= row["end"]:
-                    use = {"trajectory_id": key, "attempt": attempt, "step": step.step}
-                    self.rows.add("uses", row, **use, member=False, evidence="inferred")
-        evidence = "derived" if len(options) == 1 else "inferred"
-        for kind, reason, when in dict.fromkeys(options):
-            if options == [("pending", None, None)]:
-                break
-            cells = {"reason": reason, "step": when, "ts": moment(row["end"]), "seq": 4}
-            self.rows.add("events", row, kind=kind, trajectory_id=key, attempt=attempt, evidence=evidence, **cells)
+            uses = [
+                step.step
+                for step in known.time.steps
+                if step.attempt == attempt and step.step not in known.rows and (step.end or 0) >= row["end"]
+            ]
+        return _Left(row, attempt, low, list(dict.fromkeys(options)), uses)
 
     def _ignored(self) -> None:
         """Groups that the console says were too old when their turn came (rule 12); others age out silently."""

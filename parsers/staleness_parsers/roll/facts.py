@@ -47,7 +47,7 @@ def _dialect(known: Known) -> str:
         return f"{name} (before v0.2.0)"
     if known.spans or len(known.lives):
         return f"{name} (v0.3.0 or later)"
-    pickled = any(row["kind"] == "pickle" for rows in known.rows.values() for row in rows)
+    pickled = any(batch[0]["kind"] == "pickle" for batch in known.rows.values())
     return f"{name} (v0.2.0 or later)" if pickled else name
 
 
@@ -114,7 +114,7 @@ def _hints(known: Known) -> Iterator[Hint]:
     folder = known.settings.get("rollout_dump_dir")
     if isinstance(folder, str) and not folder.startswith("/"):
         yield Hint("who was in each batch", f"let rollout_dump_dir begin with /: {folder!r} writes nothing")
-    if not any(row["kind"] == "pickle" for rows in known.rows.values() for row in rows):
+    if not any(batch[0]["kind"] == "pickle" for batch in known.rows.values()):
         yield Hint("tokens of each trajectory", "set `rollout_mock: {enable: true, mode: dump}`")
     if known.agentic and "dropped" in _unseen(known):
         yield Hint("trajectories that were dropped", "no setting records them with this env manager")

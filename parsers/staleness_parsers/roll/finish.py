@@ -25,7 +25,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     elif known.prompts_traced:
         Prompts(known, rows, completed, sink).write()
     else:
-        Batches(known, rows, completed).write()
+        Batches(known, rows, completed, sink).write()
     _write_reported(known, rows)
     rows.close()
     _notes(known, sink)
@@ -132,8 +132,7 @@ def _write_reported(known: Known, rows: Rows) -> None:
         if start is not None:
             home = known.time.last(step)
             attempt = home.attempt if home else max(known.time.attempts)
-            domains = {row["domain"] for row in batch}
-            name = "step.staleness_max" if len(domains) == 1 else "sampling_params.global_step"
+            name = "step.staleness_max" if len(batch.domains) == 1 else "sampling_params.global_step"
             _report(rows, batch[0], attempt, step, name, "global_step - sampling_params.global_step", step - start)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -17,11 +18,13 @@ from staleness_parsers.roll.agentic import reseeded
 from staleness_parsers.roll.console import PUSH, UPDATE
 from staleness_parsers.roll.lives import read_lives
 from staleness_parsers.roll.rows import Rows
+from staleness_parsers.roll.sampled import Sampled, read_sampled
 from staleness_parsers.roll.settings import Pushes, Settings
 from staleness_parsers.roll.timeline import Step, Timeline
 
 Row = Mapping[str, Any]
 _MOST_STEPS = 1_000_000
+_LAUNCH = 1 << 33
 _TRAJECTORY = (pl.col("name") == "trajectory") & (pl.col("service") != "val_env").fill_null(value=True)
 Done = Mapping[tuple[int, int], bool | None]
 
@@ -32,7 +35,7 @@ class Known:
 
     spans: list[dict[str, Any]]  # of steps and sampling calls, by time
     lives: pl.DataFrame  # all other spans
-    rows: dict[int, list[dict[str, Any]]]  # step -> rows of its batch, pickle before dump
+    rows: dict[int, Sampled]  # step -> rows of its batch, pickle before dump
     boards: list[dict[str, Any]]
     lines: list[dict[str, Any]]
     metrics: dict[int, dict[str, dict[str, Any]]]  # step -> name -> row
@@ -43,13 +46,13 @@ class Known:
     mocked: bool
     damaged: bool = False  # a line of spans was lost, so that a missing span proves nothing
 
-    @property
+    @cached_property
     def domains(self) -> set[str]:
         """RLVR's domains, as far as configuration, metrics and batches name them: each has a scheduler of its own."""
         named = {key.split(".")[1] for key in self.settings.values if key.startswith("rewards.")}
         for found in self.metrics.values():
             named |= {name.split("/")[0] for name in found if name.endswith("/scheduler/off_policy_ratio")}
-        return named | {row["domain"] for rows in self.rows.values() for row in rows if row["domain"]}
+        return named | {domain for batch in self.rows.values() for domain in batch.domains if domain}
 
     @property
     def trajectories_traced(self) -> bool:
@@ -90,8 +93,7 @@ def gather(staged: Staged, run: RunFiles, sink: Sink) -> Known:
     time = timeline.from_spans(spans, [step.step for step in told.steps], sink)
     if not time.traced:
         time = told
-    batches = _batches(_table(staged, "rows", "kind", "source", "step", "place"))
-    is_agentic = any(row["agentic"] for rows in batches.values() for row in rows)
+    batches, is_agentic = read_sampled(staged)
     is_agentic |= any(row["name"] == "rollout" for row in spans) or bool((lives["name"] == "trajectory").any())
     is_agentic |= "train_env_manager.num_env_groups" in settings.values
     mocked = any(row["kind"] == "mocked" for row in lines) or (
@@ -131,21 +133,14 @@ def _add_steps(known: Known, begun: Sequence[Row]) -> None:
         known.time.steps.sort(key=lambda step: step.step)
 
 
-def _batches(rows: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
-    """Rows of each step's batch: the pickle's where there is one, else the dump's; the dump's domains with both."""
-    found: dict[tuple[int, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        found[row["step"], row["kind"], row["source"]].append(row)
-    best: dict[int, list[dict[str, Any]]] = {}
-    for (step, kind, _), part in sorted(found.items(), key=lambda item: (item[0][1] != "pickle", item[0])):
-        part.sort(key=lambda row: row["place"])
-        if step not in best:
-            best[step] = part
-        elif kind == "dump" and best[step][0]["kind"] == "pickle" and len(part) > len(best[step]):
-            # Several domains write one pickle over another; the dump has them all, in their order.
-            kept = {row["domain"] for row in best[step]}
-            best[step] = best[step] + [row for row in part if row["domain"] not in kept]
-    return best
+def era(attempt: int, step: int) -> int:
+    """Number the eras of a run by launch and step: a launch has fewer than ``_LAUNCH`` steps."""
+    return attempt * _LAUNCH + max(step, 0)
+
+
+def everywhere(known: Known) -> str:
+    """Return what the rows of any trajectory may depend on, beside what its own era says."""
+    return repr((known.settings, known.mocked, known.damaged, known.pushes.frequencies))
 
 
 def constrain(rows: Rows, place: Row, attempt: int, step: int, quantity: str, value: int, op: str = "eq") -> None:

@@ -5,21 +5,62 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, window
-from staleness_parsers.roll.rows import Rows
+from staleness_audit.parser import Era, Sink
+from staleness_parsers.roll.known import Done, Known, Row, constrain, era, everywhere, masked, window
+from staleness_parsers.roll.rows import Interval, Rows
+from staleness_parsers.roll.sampled import Sampled
 
 _GROUPS: Final = re.compile(
     r"ItemsGroup (\d{1,18}): len\(self\.running_prompts\)=(\d{1,18}) len\(self\.finished_prompts\)=(\d{1,18})"
 )
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """What the rows of a batch depend on; ``own``: versions of the first row's domain, ``others``: of any other."""
+
+    batch: Sampled
+    attempt: int
+    step: int
+    size: int
+    own: Interval
+    others: Interval
+    masked: bool
+
+
+def _write_batch(facts: _Facts, rows: Rows) -> None:
+    attempt, step = facts.attempt, facts.step
+    first = facts.batch[0]["domain"]
+    cells: dict[str, Any] = {"loss_tokens_lo": 0} if facts.masked else {}
+    for index, row in enumerate(facts.batch):
+        key = row["key"] or f"step{step}[{row['place']}]"
+        group = f"step{step}/{index // facts.size}" if facts.size else f"step{step}/{row['grp']}"
+        tokens = row["tokens"]
+        rows.add(
+            "trajectories",
+            row,
+            trajectory_id=key,
+            group_id=group,
+            attempt=attempt,
+            role="train",
+            anonymous=False,
+            multiplicity_lo=1,
+            multiplicity_hi=1,
+            evidence="recorded",
+        )
+        versions = facts.own if row["domain"] == first else facts.others
+        rows.span(row, key, 0, (1 if tokens is None else tokens, tokens), versions)
+        rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step, evidence="recorded", **cells)
+
+
 class Batches:
     """RLVR from dumps, pickles, boards, console and metrics: who and how many, and how old at most."""
 
-    def __init__(self, known: Known, rows: Rows, completed: Done) -> None:
-        self.known, self.rows, self.completed = known, rows, completed
+    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
+        self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
 
     def write(self) -> None:
         """Write the batches' rows, and what the console says of steps without any."""
@@ -31,6 +72,7 @@ class Batches:
             # A step that was run again has the files of each time.
             if launches[board["step"]] < 2:
                 boards[board["step"]].append(board)
+        self._write_eras()
         for step, batch in sorted(known.rows.items()):
             self._batch(step, batch, boards.get(step, []))
         by_step = {(row["step"]): row for row in self._taken()}
@@ -77,38 +119,43 @@ class Batches:
             fate = {"kind": "dropped", "reason": "surplus", "step": row["step"], "multiplicity": count[0]}
             self.rows.add("events", row, **about, **fate, evidence="recorded")
 
-    def _batch(self, step: int, batch: Sequence[Row], boards: Sequence[Row]) -> None:
+    def _write_eras(self) -> None:
+        """Write the trajectories of the batches, step by step."""
+        shared = everywhere(self.known)
+        facts = {era(self._attempt(step), step): self._facts(step, batch) for step, batch in self.known.rows.items()}
+        eras = [Era(number, len(told.batch), repr((shared, told))) for number, told in sorted(facts.items())]
+
+        def write(numbers: Sequence[int], sink: Sink) -> None:
+            rows = Rows(sink)
+            for number in numbers:
+                _write_batch(facts[number], rows)
+            rows.close()
+
+        self.sink.write_eras(eras, write)
+
+    def _attempt(self, step: int) -> int:
+        home = self.known.time.last(step)
+        return home.attempt if home else max(self.known.time.attempts)
+
+    def _facts(self, step: int, batch: Sampled) -> _Facts:
         known = self.known
-        home = known.time.last(step)
-        attempt = home.attempt if home else max(known.time.attempts)
+        attempt = self._attempt(step)
         first = known.time.first.get(attempt, 0)
         # The batch is ordered by start step, so its first row is the oldest of its domain.
         start = batch[0]["first_start"]
         most = known.settings.window
         floor = max(step - most, 0) if most is not None else 0
+        versions: list[Interval] = [(None, None), (None, None)]
+        if not known.mocked:
+            high = known.pushes.version(step, first)[1]
+            oldest = floor if start is None else max(floor, start)
+            versions = [(known.pushes.version(low, first)[0], high) for low in (oldest, floor)]
         size = known.settings.whole_number("num_return_sequences_in_group") or 0
-        for index, row in enumerate(batch):
-            own = row["domain"] == batch[0]["domain"] and start is not None
-            low = known.pushes.version(max(floor, start) if own else floor, first)[0]
-            versions = (None, None) if known.mocked else (low, known.pushes.version(step, first)[1])
-            key = row["key"] or f"step{step}[{row['place']}]"
-            group = f"step{step}/{index // size}" if size else f"step{step}/{row['grp']}"
-            tokens = row["tokens"]
-            self.rows.add(
-                "trajectories",
-                row,
-                trajectory_id=key,
-                group_id=group,
-                attempt=attempt,
-                role="train",
-                anonymous=False,
-                multiplicity_lo=1,
-                multiplicity_hi=1,
-                evidence="recorded",
-            )
-            self.rows.span(row, key, 0, (1 if tokens is None else tokens, tokens), versions)
-            cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
-            self.rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step, evidence="recorded", **cells)
+        return _Facts(batch, attempt, step, size, versions[0], versions[1], masked(known, attempt, step))
+
+    def _batch(self, step: int, batch: Sampled, boards: Sequence[Row]) -> None:
+        known = self.known
+        home, attempt = known.time.last(step), self._attempt(step)
         every = sum(board["samples"] for board in boards)
         if batch[-1]["kind"] == "pickle" and (len(known.domains) > 1 or every > len(batch)):
             # Every domain writes its pickle over the others', whose rows are nowhere.

@@ -11,12 +11,11 @@ import polars as pl
 
 from staleness_audit.parser import Era, Sink
 from staleness_parsers.roll import gaps, rlvr
-from staleness_parsers.roll.known import Done, Known, Row, constrain, masked, unused
+from staleness_parsers.roll.known import Done, Known, Row, constrain, era, everywhere, masked, unused
 from staleness_parsers.roll.lives import in_order
 from staleness_parsers.roll.rows import Rows, moment
+from staleness_parsers.roll.sampled import Sampled
 
-_ATTEMPT: Final = 1 << 33
-"""Numbers of eras of a launch: more than it has steps."""
 _AT_ONCE: Final = 5_000
 """Prompts whose spans are rows at a time."""
 
@@ -28,7 +27,7 @@ class _Block:
     ``first``: the first prompt of that batch; ``alone``: there is no other domain, whose rows may come before.
     """
 
-    rows: Sequence[Row]
+    rows: Sampled
     begin: int
     first: rlvr.Prompt
     alone: bool
@@ -45,14 +44,11 @@ class _Story:
     block: _Block | None
 
     def told(self, facts: _Facts) -> tuple[Any, ...]:
-        """Return all that the prompt's rows depend on beside its launch's updates and pauses.
-
-        Rows of a dump stay what they are as long as there are as many of the same files.
-        """
+        """Return all that the prompt's rows depend on beside its launch's updates and pauses."""
         prompt, block = self.prompt, self.block
         dumped = None
         if block is not None:
-            dumped = (block.begin, facts.dump(block.rows), block.first.key, block.first.told, block.alone)
+            dumped = (block.begin, block.rows.identity, block.first.key, block.first.told, block.alone)
         about = (prompt.key, prompt.told, prompt.attempt, prompt.start_step, prompt.committed, prompt.answers)
         return about, self.group, [facts.use(*use) for use in self.uses], self.options, dumped
 
@@ -64,7 +60,6 @@ class _Facts:
         self.known, self.completed = known, completed
         self._uses: dict[tuple[int, int], tuple[Any, ...]] = {}
         self._versions: dict[tuple[int, int], tuple[int, int]] = {}
-        self._dumps: dict[int, str] = {}
 
     def use(self, attempt: int, step: int, sure: bool) -> tuple[Any, ...]:
         """Return what the use of a prompt at a step means."""
@@ -75,12 +70,9 @@ class _Facts:
             self._uses[key] = (key, self.completed.get(key), masked(known, *key), unneeded)
         return (*self._uses[key], sure)
 
-    def dump(self, rows: Sequence[Row]) -> str:
-        """Return what tells the rows of a step's dumps from others."""
-        if id(rows) not in self._dumps:
-            ends = [(row["source"], row["locator"]) for row in (rows[0], rows[-1])]
-            self._dumps[id(rows)] = repr((len(rows), ends, sorted({row["source"] for row in rows})))
-        return self._dumps[id(rows)]
+    def masked(self, attempt: int, step: int) -> bool:
+        """Whether tokens of a step may have been masked out of the loss."""
+        return bool(self.use(attempt, step, sure=True)[2])
 
     def around(self, stories: Sequence[_Story]) -> tuple[Any, ...]:
         """Return the updates and pauses of the time of these prompts, and which weights they pushed."""
@@ -110,6 +102,7 @@ class Prompts:
 
     def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
         self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
+        self.facts = _Facts(known, completed)
 
     def write(self) -> None:
         """Write every trajectory, use and fate."""
@@ -171,17 +164,17 @@ class Prompts:
     def _era(self, prompt: rlvr.Prompt) -> int:
         """Number the eras by launch and start step, or the step at which a prompt without one began."""
         step = self.known.time.step_at(prompt.attempt, prompt.start) if prompt.start_step is None else prompt.start_step
-        return prompt.attempt * _ATTEMPT + max(step, 0)
+        return era(prompt.attempt, step)
 
     def _write_eras(self, stories: Mapping[int, Sequence[_Story]]) -> None:
         """Write prompts by the step in which they began, of which a watch writes only those that are told otherwise."""
-        shared = self.known.settings, self.known.mocked, self.known.pushes.frequencies
-        steps = _Facts(self.known, self.completed)
+        shared = everywhere(self.known)
+        facts = self.facts
         eras = [
             Era(
                 number,
                 sum(story.prompt.answers for story in told),
-                repr((shared, steps.around(told), [story.told(steps) for story in told])),
+                repr((shared, facts.around(told), [story.told(facts) for story in told])),
             )
             for number, told in sorted(stories.items())
         ]
@@ -236,7 +229,7 @@ class Prompts:
                 sums[batch.step] += batch.size or 0
         found = set()
         for step, prompts in sums.items():
-            rows = self.known.rows.get(step, [])
+            rows = self.known.rows.get(step)
             if rows and prompts and len(rows) % prompts == 0:
                 found.add(len(rows) // prompts)
         return max(found) if found else None
@@ -283,12 +276,14 @@ class Prompts:
         for batch in batches:
             key = (batch.domain, batch.attempt, batch.step)
             home = self.known.time.last(batch.step)
-            rows = self.known.rows.get(batch.step, [])
-            if len(domains) > 1:
-                rows = [row for row in rows if batch.domain.endswith(f"scheduler-{row['domain']}")]
+            rows = self.known.rows.get(batch.step)
+            if rows is not None and len(domains) > 1:
+                rows = rows.restricted({one for one in rows.domains if batch.domain.endswith(f"scheduler-{one}")})
             taken = [prompt for prompt in outcome.taken.get(key, ()) if prompt.answers]
             count = sum(prompt.answers for prompt in taken)
-            if home is None or home.attempt != batch.attempt or len(rows) != count or outcome.maybe.get(key):
+            if rows is None or len(rows) != count or outcome.maybe.get(key):
+                continue
+            if home is None or home.attempt != batch.attempt:
                 continue
             begin = 0
             for prompt in taken:
@@ -326,7 +321,7 @@ class Prompts:
         if prompt.committed:
             rows.add("events", prompt.place, kind="enqueued", ts=moment(prompt.end), seq=3, **about)
         for attempt, step, sure in uses:
-            cells: dict[str, Any] = {"loss_tokens_lo": 0} if masked(known, attempt, step) else {}
+            cells: dict[str, Any] = {"loss_tokens_lo": 0} if self.facts.masked(attempt, step) else {}
             evidence = "derived" if sure else "inferred"
             use = {"trajectory_id": key, "attempt": attempt, "step": step, "member": sure}
             rows.add("uses", prompt.place, **use, evidence=evidence, **cells)
@@ -404,7 +399,7 @@ class Prompts:
                 oldest = known.pushes.version(max(step.step - window, 0), first)[0]
                 place = places.get(key, step.place)
                 constrain(self.rows, place, *key, "staleness_max", step.step - oldest, op="le")
-            rows = known.rows.get(step.step, [])
+            rows = known.rows.get(step.step)
             count = sums.get(key) if domains[key] == every else None
             if key not in sums and len(usual) == 1 and len(every) == 1 and size and None not in usual:
                 count = next(iter(usual)) * size  # type: ignore[operator]

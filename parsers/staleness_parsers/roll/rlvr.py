@@ -312,7 +312,8 @@ def replay(
         for index, batch in enumerate(own):
             key = (*where, batch.step)
             lists = [taken[index] for _, taken, _ in runs]
-            everywhere = [p for p in lists[0] if all(p in other for other in lists[1:])]
+            others = [{p.key for p in other} for other in lists[1:]]
+            everywhere = [p for p in lists[0] if all(p.key in other for other in others)]
             if guessed or index >= known:
                 outcome.lost = outcome.lost or not guessed
                 # With filters nobody knows of, a window that seems to fit may not.
@@ -328,7 +329,8 @@ def replay(
                 ]
                 continue
             outcome.taken[key] = everywhere
-            extra = {p.key: p for other in lists for p in other if p not in everywhere}
+            sure = {p.key for p in everywhere}
+            extra = {p.key: p for other in lists for p in other if p.key not in sure}
             outcome.maybe[key] = list(extra.values())
     _settle(outcome)
     return outcome

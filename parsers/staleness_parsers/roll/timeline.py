@@ -99,6 +99,7 @@ class Timeline:
     _paused: dict[int, list[Step]] = field(default_factory=dict)
     _pauses: dict[int, list[int]] = field(default_factory=dict)
     _started: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    _highest: dict[int, int] = field(default_factory=dict)
     _newest: int | None = None
 
     def attempt_at(self, time: int) -> int:
@@ -141,6 +142,13 @@ class Timeline:
         if self._newest is None:
             self._newest = max((step.step for step in self.steps), default=0)
         return self._newest
+
+    def highest(self, attempt: int) -> int | None:
+        """Return the highest step of a launch; None where it has none."""
+        if not self._highest:
+            for step in self.steps:
+                self._highest[step.attempt] = max(self._highest.get(step.attempt, 0), step.step)
+        return self._highest.get(attempt)
 
     def step_at(self, attempt: int, time: int) -> int:
         """Return the step of a launch that ran at a time: the last that had begun."""
