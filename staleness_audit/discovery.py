@@ -68,6 +68,11 @@ class RunFile:
         """Whether reading it means decompressing it."""
         return self.source != self.name
 
+    @property
+    def changed(self) -> int:
+        """When it last changed, in nanoseconds since the epoch: for a file its status too, so a new name counts."""
+        return int(self.signature.split(":")[2])
+
 
 @dataclass(frozen=True)
 class Piece:

@@ -370,7 +370,7 @@ def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
     inputs = {}
     for source, found in sorted(pieces.items()):
         file = run.file(source)
-        changed = int(file.signature.split(":")[2]) / 1e9
+        changed = file.changed / 1e9
         inputs[source] = {
             "signature": file.signature if now - changed > 2.0 else "",
             "pieces": [dataclasses.asdict(piece) for piece in sorted(found, key=lambda piece: piece.start)],

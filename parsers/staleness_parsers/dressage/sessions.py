@@ -1,4 +1,7 @@
-"""Session and error payloads, staged as ``dressage_sessions`` and ``dressage_spans`` (guide sections 5.2 and 5.3)."""
+"""Session and error payloads, staged as ``dressage_sessions`` and ``dressage_spans`` (guide sections 5.2 and 5.3).
+
+``labels`` of a session are those of its spans, which are opened only for sessions that reached no dump.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ SESSIONS: Final[dict[str, Any]] = {
     "rejection": pl.String,
     "prompt_tokens": pl.Int64,
     "ended": pl.Datetime("us", "UTC"),
+    "labels": pl.List(pl.Int64),
     "source": pl.String,
 }
 SPANS: Final[dict[str, Any]] = {
@@ -61,10 +65,11 @@ def files(run: RunFiles) -> list[RunFile]:
 
 
 def units(run: RunFiles) -> Iterator[Unit]:
-    """Yield units of some dozens of sessions each."""
-    found = sorted(files(run), key=lambda file: file.name)
+    """Yield units of some dozens of sessions each: those that came one after the other, so that new ones move none."""
+    found = sorted(files(run), key=lambda file: (file.changed, file.name))
     for at in range(0, len(found), _PER_UNIT):
-        yield Unit("sessions", tuple(run.whole(file.source) for file in found[at : at + _PER_UNIT]))
+        together = sorted(file.source for file in found[at : at + _PER_UNIT])
+        yield Unit("sessions", tuple(run.whole(source) for source in together))
 
 
 def read_sessions(unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -86,6 +91,13 @@ def read_sessions(unit: Unit, run: RunFiles, sink: Sink) -> None:
             _finished(value, file, sessions, spans, sink)
         else:
             _sample(value, file, sessions, spans)
+    labels: dict[str, set[int]] = {}
+    for span in spans:
+        labels.setdefault(span["source"], set()).update(
+            label for end in ("label_lo", "label_hi") if (label := span.get(end)) is not None
+        )
+    for session in sessions:
+        session["labels"] = sorted(labels.get(session["source"], ()))
     sink.write("dressage_sessions", _frame(sessions, SESSIONS))
     sink.write("dressage_spans", _frame(spans, SPANS))
 
