@@ -58,10 +58,15 @@ _PER_UNIT: Final = 64
 
 def files(run: RunFiles) -> list[RunFile]:
     """Payloads of sessions: ``session.json`` and ``error.json``; ``samples/N.json`` only where a session.json lacks."""
-    found = run.match("*/session.json") + run.match("*/error.json")
+    found = [file for name in ("/session.json", "/error.json") for file in run.files if file.name.endswith(name)]
     homes = {_home(file) for file in found}
-    rest = [file for file in run.match("*/samples/*.json") if _home(file).removesuffix("/samples") not in homes]
-    return [*found, *(file for file in rest if file.name.rsplit("/", 1)[-1].removesuffix(".json").isdigit())]
+    samples = (file for file in run.files if _is_sample(file))
+    return [*found, *(file for file in samples if _home(file).removesuffix("/samples") not in homes)]
+
+
+def _is_sample(file: RunFile) -> bool:
+    home, _, name = file.name.rpartition("/")
+    return home.endswith("/samples") and name.endswith(".json") and name.removesuffix(".json").isdigit()
 
 
 def units(run: RunFiles) -> Iterator[Unit]:
