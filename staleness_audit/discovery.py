@@ -21,6 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -67,6 +69,11 @@ class RunFile:
     def compressed(self) -> bool:
         """Whether reading it means decompressing it."""
         return self.source != self.name
+
+    @property
+    def changed(self) -> int:
+        """When it last changed, in nanoseconds since the epoch: for a file its status too, so a new name counts."""
+        return int(self.signature.split(":")[2])
 
 
 @dataclass(frozen=True)
@@ -145,6 +152,14 @@ class RunFiles:
     def _by_source(self) -> dict[str, RunFile]:
         return {file.source: file for file in self.files}
 
+    @cached_property
+    def _by_last_part(self) -> dict[str, list[tuple[int, RunFile]]]:
+        """Files with their places, by the last part of their name: a run has many files of few such names."""
+        found: dict[str, list[tuple[int, RunFile]]] = {}
+        for place, file in enumerate(self.files):
+            found.setdefault(file.name.rpartition("/")[2], []).append((place, file))
+        return found
+
     def file(self, source: str) -> RunFile:
         """Return the file with this relative path; ``KeyError`` if the run has none."""
         return self._by_source[source]
@@ -156,8 +171,12 @@ class RunFiles:
         within one path part.
         """
         parts = [fnmatch.translate(part).removesuffix(r"\Z").removesuffix(r"\z") for part in pattern.split("/")]
-        regex = re.compile("(?:.*/)?" + "/".join(part.replace(".*", "[^/]*") for part in parts) + r"\Z", re.DOTALL)
-        return sorted((file for file in self.files if regex.match(file.name)), key=lambda file: natural(file.name))
+        parts = [part.replace(".*", "[^/]*") for part in parts]
+        regex = re.compile("(?:.*/)?" + "/".join(parts) + r"\Z", re.DOTALL)
+        last = re.compile(parts[-1] + r"\Z", re.DOTALL)
+        alike = chain.from_iterable(files for name, files in self._by_last_part.items() if last.match(name))
+        found = [file for _, file in sorted(alike, key=itemgetter(0)) if regex.match(file.name)]
+        return sorted(found, key=lambda file: natural(file.name))
 
     def open(self, source: str) -> BinaryIO:
         """Open a file for reading its decompressed bytes; damage raises ``OSError`` or ``EOFError`` later.
@@ -720,7 +739,7 @@ def _longer(one: RunFile, other: RunFile) -> RunFile | None:
 
 def _walk(root: Path, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:
     """List what is below the run directory."""
-    waiting = [(root, "")]
+    waiting = [(str(root), "")]
     while waiting:
         folder, prefix = waiting.pop()
         try:
@@ -742,7 +761,7 @@ def _walk(root: Path, files: list[RunFile], skipped: list[tuple[str, str]]) -> N
                     skipped.append((source, "a link that leaves the run directory"))
             elif entry.is_dir(follow_symlinks=False):
                 if name != CACHE_FOLDER:
-                    waiting.append((Path(entry.path), source))
+                    waiting.append((entry.path, source))
             elif entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # gone meanwhile, as temporary files of a run at work are
                     files.append(_run_file(Path(entry.path), source, entry.stat(follow_symlinks=False)))

@@ -356,7 +356,7 @@ def _digest(value: Any) -> str:
 
 def _unit_key(parser: Parser, unit: Unit) -> str:
     return _digest(
-        [_identity(parser), unit.kind, [dataclasses.astuple(piece) for piece in unit.pieces], dict(unit.options)]
+        [_identity(parser), unit.kind, [tuple(vars(piece).values()) for piece in unit.pieces], dict(unit.options)]
     )
 
 
@@ -374,10 +374,10 @@ def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
     inputs = {}
     for source, found in sorted(pieces.items()):
         file = run.file(source)
-        changed = int(file.signature.split(":")[2]) / 1e9
+        changed = file.changed / 1e9
         inputs[source] = {
             "signature": file.signature if now - changed > 2.0 else "",
-            "pieces": [dataclasses.asdict(piece) for piece in sorted(found, key=lambda piece: piece.start)],
+            "pieces": [dict(vars(piece)) for piece in sorted(found, key=lambda piece: piece.start)],
         }
     return inputs
 

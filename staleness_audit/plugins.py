@@ -156,5 +156,7 @@ def _folders(run: RunFiles) -> dict[str, dict[str, RunFile]]:
 
 def _shared_folder(run: RunFiles) -> str:
     """The folder that all files are in, with a slash at its end, or nothing."""
-    shared = os.path.commonpath([os.path.dirname(file.name) for file in run.files])  # noqa: PTH120 - no path of a disk
+    folders = {file.name[: file.name.rfind("/") + 1] for file in run.files}
+    # What the first and the last have in common, all have: each ends with a slash.
+    shared = os.path.commonpath([min(folders), max(folders)])
     return f"{shared}/" if shared else ""

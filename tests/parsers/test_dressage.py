@@ -20,11 +20,12 @@ import gzip
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import polars as pl
 import pytest
-from staleness_parsers.dressage import PARSER
+from staleness_parsers.dressage import PARSER, sessions
 from staleness_parsers.slime import PARSER as SLIME
 from test_slime import T0, codes, console, spans, torch_save, uses
 
@@ -335,6 +336,23 @@ def test_sessions_of_another_run_in_the_same_log_folder_are_left_out(tmp_path):
     tables = run.tables()
     assert "elsewhere" not in spans(tables)
     assert codes(tables)["sessions-of-other-runs"] == "fates"
+
+
+def test_a_payload_that_came_later_moves_no_earlier_one_to_another_unit(tmp_path, monkeypatch):
+    """Prompts come in any order: by name, a session of prompt 0 would move all that are read already by one place."""
+    monkeypatch.setattr(sessions, "_PER_UNIT", 2)
+    run = story(tmp_path / "run")
+
+    def units() -> list[tuple[str, ...]]:
+        planned = sessions.units(discover(run.folder))
+        return [tuple(piece.source.split("/")[-2] for piece in unit.pieces) for unit in planned]
+
+    before = units()
+    time.sleep(0.02)  # a file system's clock ticks some hundred times in a second
+    run.session("a", "1", 0)
+    after = units()
+    assert after[: len(before) - 1] == before[:-1]
+    assert "a" in after[-1]
 
 
 def test_drops_are_counted_where_no_sessions_were_kept(tmp_path):

@@ -110,20 +110,25 @@ class Fate:
 
 def write_sessions(
     model: Model,
-    dumped: set[str],
-    members: list[Mapping[str, Any]],
-    known: Mapping[str, Session],
+    dumped: pl.Series,
+    members: pl.DataFrame,
+    payloads: pl.DataFrame,
     staged: Staged,
     story: Story,
     sink: Sink,
 ) -> None:
-    """Write trajectories, spans and fates of sessions in no dump: of those ``known``, all but the ``dumped``."""
-    groups = {session.instance: session.group_index for session in known.values() if session.group_index is not None}
-    groups |= {member["instance"]: member["group_index"] for member in members if member["group_index"] is not None}
-    aside = {member["alias"] for member in members}
+    """Write trajectories, spans and fates of sessions in no dump: of those known, all but the ``dumped``.
+
+    ``payloads``: of ``of_this_run``.
+    """
+    known = _gather(dumped, members, payloads, story)
+    aside = [dumped.rename("name"), members["alias"].rename("name")]
     if staged.has("dressage_evals"):
-        aside |= set(staged.scan("dressage_evals").collect()["session"])
-    left = [session for name, session in known.items() if name not in dumped and name not in aside]
+        aside.append(staged.scan("dressage_evals").collect()["session"].rename("name"))
+    names = pl.DataFrame({"name": list(known)}, schema={"name": pl.String})
+    names = names.join(pl.concat(aside).to_frame(), on="name", how="anti", maintain_order="left")
+    left = [known[name] for name in names["name"]]
+    groups = _groups(left, known, members)
     finished = [session for session in left if session.finished]
     lacking = _lacking(model)
     open_ = bool(lacking) or model.torn or _tell_lost_drops(model, story, sink)
@@ -145,22 +150,35 @@ def write_sessions(
         events += _ends(session, place, fates, leftover=leftover, single=story.single)
     sink.write("trajectories", _frame(trajectories, _TRAJECTORIES))
     sink.write("events", _frame([{**event, "seq": at} for at, event in enumerate(events)], _EVENTS))
-    spans = _spans(model, left, prefix, staged, story)
+    spans = _spans(model, left, payloads, prefix, staged, story)
     sink.write("spans", _frame(spans, _SPANS))
     sink.write("uses", _frame(_possible_uses(finished, spans, lacking, prefix), _USES))
-    if not any(session.finished for session in known.values()):
+    if not payloads["finished"].any():
         _write_counted(model, story, sink)
 
 
-def ends_of(members: list[Mapping[str, Any]], known: Mapping[str, Session]) -> pl.DataFrame:
+def ends_of(members: pl.DataFrame, payloads: pl.DataFrame) -> pl.DataFrame:
     """Return when sessions finished, by ``unit`` and ``key`` of their samples, with the ``payload`` that tells."""
-    rows = {
-        (member["unit"], session.name, session.ended, session.source)
-        for member in members
-        if (session := known.get(member["session"])) is not None and session.finished and session.ended
-    }
-    schema: dict[str, Any] = {"unit": pl.String, "key": pl.String, "ts": _TIME, "payload": pl.String}
-    return pl.DataFrame(list(rows), schema=schema, orient="row")
+    finished, ended = pl.col("finished"), pl.col("ended")
+    told = payloads.group_by("session").agg(
+        finished.any(),
+        pl.coalesce(ended.filter(finished).drop_nulls().last(), ended.filter(~finished).drop_nulls().first()).alias(
+            "ts"
+        ),
+        pl.col("source").filter(finished).last().alias("payload"),
+    )
+    told = told.filter(finished & pl.col("ts").is_not_null()).select("session", "ts", "payload")
+    found = members.select("unit", "session").unique().join(told, on="session")
+    return found.select("unit", pl.col("session").alias("key"), "ts", "payload")
+
+
+def _groups(left: list[Session], known: Mapping[str, Session], members: pl.DataFrame) -> dict[str | None, int]:
+    """Return the ``group_index`` of the prompts of sessions in no dump, where any session of theirs tells it."""
+    groups = {session.instance: session.group_index for session in known.values() if session.group_index is not None}
+    wanted = pl.Series([session.instance for session in left], dtype=pl.String).unique()
+    theirs = members.filter(pl.col("instance").is_in(wanted.implode()) | pl.col("instance").is_null())
+    theirs = theirs.filter(pl.col("group_index").is_not_null())
+    return groups | dict(theirs.select("instance", "group_index").iter_rows())
 
 
 def write_finished(samples: pl.DataFrame, ends: pl.DataFrame, sink: Sink) -> None:
@@ -254,11 +272,15 @@ def _write_counted(model: Model, story: Story, sink: Sink) -> None:
             )
 
 
-def gather(members: list[Mapping[str, Any]], staged: Staged, story: Story, sink: Sink) -> dict[str, Session]:
-    """Collect all sessions by name, from payloads, then the proxy's and the console's lines, then dumps."""
+def _gather(dumped: pl.Series, members: pl.DataFrame, payloads: pl.DataFrame, story: Story) -> dict[str, Session]:
+    """Collect sessions by name, from payloads, then the proxy's and the console's lines, then dumps.
+
+    Of those that are ``dumped`` the payloads are left out, but where something else rests on them: a line that names
+    them, or the group that they tell.
+    """
     known: dict[str, Session] = {}
-    rows = _own_payloads(members, staged, sink)
-    for row in rows:
+    named = {name for line in story.of("failed_group") for name in line["sessions"]}
+    for row in _telling(dumped, payloads, named).iter_rows(named=True):
         session = known.setdefault(row["session"], Session(row["session"], row["source"]))
         session.instance = session.instance or row["instance"]
         session.group_index = row["group_index"] if session.group_index is None else session.group_index
@@ -276,35 +298,39 @@ def gather(members: list[Mapping[str, Any]], staged: Staged, story: Story, sink:
         session = known.setdefault(line["session"], Session(line["session"], line["source"], line["line"]))
         rejected = any(reason in line.get("text", "") for reason in REJECTIONS)
         session.stopped = "cancelled" if rejected else session.stopped or "lost"
-    for member in members:
-        for name in member["failed"] or ():
+    for member in members.filter(pl.col("failed").list.len() > 0).iter_rows(named=True):
+        for name in member["failed"]:
             session = known.setdefault(name, Session(name, member["source"]))
             session.instance = session.instance or member["instance"]
             session.stopped = session.stopped or "either"
     return known
 
 
-def _own_payloads(members: list[Mapping[str, Any]], staged: Staged, sink: Sink) -> list[dict[str, Any]]:
-    """Return the rows of payloads, less those of other runs that share LOG_DIR: none of their sessions is in a dump."""
-    if not staged.has("dressage_sessions"):
-        return []
+def _telling(dumped: pl.Series, payloads: pl.DataFrame, named: set[str]) -> pl.DataFrame:
+    in_dump = dumped.unique().rename("session").to_frame().with_columns(pl.lit(True).alias("dumped"))
+    rows = payloads.join(in_dump, on="session", how="left", maintain_order="left")
+    tells = pl.col("dumped").is_null() | pl.col("group_index").is_not_null() | pl.col("session").is_in(list(named))
+    return rows.join(rows.filter(tells).select("session").unique(), on="session", how="semi", maintain_order="left")
+
+
+def of_this_run(members: pl.DataFrame, payloads: pl.DataFrame, sink: Sink) -> pl.DataFrame:
+    """Return the payloads, less those of other runs that share LOG_DIR: none of their sessions is in a dump."""
     run_name = pl.col("source").str.split("/").list.get(-4, null_on_oob=True)
-    rows = staged.scan("dressage_sessions").with_columns(run_name.alias("run")).sort("source").collect()
-    dumped = {member["session"] for member in members}
-    own = rows.filter(pl.col("session").is_in(dumped))["run"].unique().drop_nulls().to_list()
+    rows = payloads.with_columns(run_name.alias("run"))
+    own = rows.join(members.select("session"), on="session", how="semi")["run"].unique().drop_nulls().to_list()
     others = rows.filter(pl.col("run").is_not_null() & ~pl.col("run").is_in(own))
     if not own or others.is_empty():
-        return rows.to_dicts()
+        return rows
     names = ", ".join(sorted(others["run"].unique()))
     message = (
         f"Sessions under {names} are left out: none of them is in a dump, so they are taken for those of other runs."
     )
     sink.diagnose("note", "sessions-of-other-runs", message, source=others["source"][0], opens="fates")
-    return rows.filter(pl.col("run").is_null() | pl.col("run").is_in(own)).to_dicts()
+    return rows.filter(pl.col("run").is_null() | pl.col("run").is_in(own))
 
 
 def _explain(
-    finished: list[Session], known: Mapping[str, Session], members: list[Mapping[str, Any]], story: Story
+    finished: list[Session], known: Mapping[str, Session], members: pl.DataFrame, story: Story
 ) -> tuple[dict[str, Fate], bool]:
     """Return the certain fates of finished sessions in no dump, and whether all others were simply left over."""
     fates: dict[str, Fate] = {}
@@ -313,7 +339,7 @@ def _explain(
     by_instance: dict[str | None, list[Session]] = defaultdict(list)
     for session in finished:
         by_instance[session.instance].append(session)
-    collected = {member["instance"] for member in members} if _prompts_come_once(members, known, story) else set()
+    collected = set(members["instance"].unique()) if _prompts_come_once(members, known, story) else set()
     for instance in collected & set(by_instance):
         fates |= {session.name: Fate("group") for session in by_instance[instance]}
     if not story.orderly:
@@ -364,17 +390,16 @@ def _failed_groups(
     return unexplained
 
 
-def _prompts_come_once(members: list[Mapping[str, Any]], known: Mapping[str, Session], story: Story) -> bool:
+def _prompts_come_once(members: pl.DataFrame, known: Mapping[str, Session], story: Story) -> bool:
     """Whether a prompt's id stands for one group: each went in once (no second epoch)."""
-    indices = {member["group_index"] for member in members} | {session.group_index for session in known.values()}
-    highest = max((index for index in indices if index is not None), default=None)
+    indices = {members["group_index"].max(), *(session.group_index for session in known.values())}
+    highest = max((index for index in indices if isinstance(index, int)), default=None)
     sizes = story.numbers("prompts", "count")
     if highest is None or len(sizes) != 1:
         return False
-    groups: dict[Any, set[Any]] = defaultdict(set)
-    for member in members:
-        groups[member["instance"]].add(member["group_index"])
-    return highest < sizes.pop() and all(len(found) == 1 for found in groups.values()) and None not in groups
+    groups = members.group_by("instance").agg(pl.col("group_index").n_unique())
+    once = groups["instance"].is_not_null().all() and (groups["group_index"] == 1).all()
+    return bool(highest < sizes.pop() and once)
 
 
 def _ends(
@@ -400,14 +425,15 @@ def _ends(
     return [*events, *ends, *([] if single else [{**maybe, "kind": "lost", "reason": "unknown"}])]
 
 
-def _spans(model: Model, left: list[Session], prefix: str, staged: Staged, story: Story) -> list[dict[str, Any]]:
+def _spans(
+    model: Model, left: list[Session], payloads: pl.DataFrame, prefix: str, staged: Staged, story: Story
+) -> list[dict[str, Any]]:
     """Make spans: of finished sessions as recorded, of others as many tokens as nobody knows."""
-    names = {session.name for session in left if session.finished}
-    frame = staged.scan("dressage_spans").collect() if staged.has("dressage_spans") else None
+    names = pl.DataFrame({"session": [session.name for session in left if session.finished]}, {"session": pl.String})
+    units = set(payloads.join(names, on="session", how="semi")["unit"])
+    parts = staged.scan("dressage_spans", units=units).join(names.lazy(), on="session", how="semi") if units else None
     rows = []
-    for row in frame.sort("session", "span_index").iter_rows(named=True) if frame is not None else ():
-        if row["session"] not in names:
-            continue
+    for row in parts.sort("session", "span_index").collect().iter_rows(named=True) if parts is not None else ():
         lo, hi = _versions(model, (row["label_lo"], row["label_hi"]), story)
         exact = lo is not None and lo == hi
         rows.append(

@@ -93,14 +93,15 @@ class DressageParser(SlimeParser):
         if not (model.lines or model.batches) and model.scalars.is_empty():
             message = "Only sessions and the proxy's log are here, which do not tell what was trained."
             sink.diagnose("warning", "no-records", message, opens="training")
-        members = _members(staged)
+        members, payloads = _members(staged), _payloads(staged)
         story = tell(model, members, staged)
-        _learn_labels(model, staged, story)
-        known = fates.gather(members, staged, story, sink)
-        ends, cut = fates.ends_of(members, known), truncation.cut_off(members, staged)
+        _learn_labels(model, payloads, story)
+        own = fates.of_this_run(members, payloads, sink)
+        ends, cut = fates.ends_of(members, own), truncation.cut_off(members, staged)
         eras = write_rows(model, staged, sink, Beside(partial(_write_beside, ends, cut), _told(ends, cut)))
-        fates.write_sessions(model, set(eras.keys) if eras is not None else set(), members, known, staged, story, sink)
-        return _facts(model, staged, story)
+        dumped = eras.keys if eras is not None else pl.Series([], dtype=pl.String)
+        fates.write_sessions(model, dumped, members, own, staged, story, sink)
+        return _facts(model, staged, story, payloads)
 
 
 def _write_beside(ends: pl.DataFrame, cut: pl.DataFrame, samples: pl.DataFrame, sink: Sink) -> None:
@@ -113,8 +114,12 @@ def _told(*frames: pl.DataFrame) -> dict[str, str]:
     """Return by unit all that frames say of it."""
     told: dict[str, str] = {}
     for frame in frames:
-        for unit, rows in frame.sort("unit", "key").rows_by_key("unit").items():
-            told[str(unit)] = told.get(str(unit), "") + repr(rows)
+        values = [
+            pl.col(name).to_physical().cast(pl.String).fill_null("\0") for name in frame.columns if name != "unit"
+        ]
+        row = pl.concat_str(values, separator="\t").sort().str.join("\n").alias("rows")
+        for unit, rows in frame.group_by("unit").agg(row).iter_rows():
+            told[unit] = told.get(unit, "") + rows + "\n\n"
     return told
 
 
@@ -151,28 +156,32 @@ def _read_eval(unit: Unit, run: RunFiles, sink: Sink) -> None:
     sink.write("dressage_evals", pl.DataFrame(rows, schema={"session": pl.String}))
 
 
-def _members(staged: Staged) -> list[Mapping[str, Any]]:
+def _members(staged: Staged) -> pl.DataFrame:
     if not staged.has("dressage_members"):
-        return []
-    rows = staged.scan("dressage_members", named=True).unique().sort("session", "source").collect()
-    return list(rows.iter_rows(named=True))
+        return pl.DataFrame(schema={**_MEMBERS, "unit": pl.String})
+    return staged.scan("dressage_members", named=True).unique().sort("session", "source").collect()
 
 
-def _learn_labels(model: Model, staged: Staged, story: Story) -> None:
+def _payloads(staged: Staged) -> pl.DataFrame:
+    """Return what payloads say of sessions, in the order of their names."""
+    if not staged.has("dressage_sessions"):
+        return pl.DataFrame(schema={**sessions.SESSIONS, "unit": pl.String})
+    return staged.scan("dressage_sessions", named=True).sort("source").collect()
+
+
+def _learn_labels(model: Model, payloads: pl.DataFrame, story: Story) -> None:
     """Give meaning also to labels that only sessions outside the dumps or rejections bear: they prove syncs, too."""
     if not story.single or not model.processes[0].batches:
         return
     found = {label_number(label) for line in story.of("rejected") for label in line["labels"]} - {None}
-    if staged.has("dressage_spans"):
-        spans = staged.scan("dressage_spans").select("label_lo", "label_hi").unique().collect()
-        found |= set(spans["label_lo"].drop_nulls()) | set(spans["label_hi"].drop_nulls())
+    found |= set(payloads["labels"].explode().unique().drop_nulls())
     process = model.processes[0]
     process.batches[0]["labels"] = process.batches[0]["labels"] | found
     model.versions[0] = p.label_versions(process)
     model.proven[0] = finish.proven_up_to(model, 0)
 
 
-def _facts(model: Model, staged: Staged, story: Story) -> RunFacts:
+def _facts(model: Model, staged: Staged, story: Story, payloads: pl.DataFrame) -> RunFacts:
     plain = facts_of(model)
     keep = _keep_versions(model, story)
     groups = story.numbers("collect", "groups")
@@ -196,7 +205,7 @@ def _facts(model: Model, staged: Staged, story: Story) -> RunFacts:
         bound=Bound(None, KEEP, keep, NO_CONVERSION),
         guarantee=_guarantee(model, plain, story),
         signs=(*plain.signs, *(sign for sign in waiting if last is None or (sign.ts and sign.ts > last))),
-        unseen=_unseen(staged, story),
+        unseen=_unseen(payloads, story),
         # Sessions that an evaluation ran cannot be told from others where no dump names them.
         undone=not staged.has("dressage_evals") and any(line["kind"] == "eval" for line in model.lines),
         hints=_hints(model, staged, story),
@@ -226,16 +235,14 @@ def _guarantee(model: Model, plain: RunFacts, story: Story) -> Guarantee:
     return Guarantee("none", NO_LIMIT)
 
 
-def _unseen(staged: Staged, story: Story) -> frozenset[str]:
+def _unseen(payloads: pl.DataFrame, story: Story) -> frozenset[str]:
     """Sessions stopped at the end of a run leave nothing; others leave payloads and lines, where those are kept."""
     unseen = {"pending", "lost"}
-    payloads = (
-        staged.has("dressage_sessions") and not staged.scan("dressage_sessions").filter("finished").collect().is_empty()
-    )
-    if not (payloads and story.single and story.orderly):
+    some = bool(payloads["finished"].any())
+    if not (some and story.single and story.orderly):
         unseen.add("dropped")
     proxy = bool(story.of("rejected") or story.of("proxy"))
-    if not story.single or not (proxy or (payloads and story.mode == "partial")):
+    if not story.single or not (proxy or (some and story.mode == "partial")):
         unseen.add("cancelled")
     return frozenset(unseen)
 

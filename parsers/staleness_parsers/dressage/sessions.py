@@ -1,4 +1,7 @@
-"""Session and error payloads, staged as ``dressage_sessions`` and ``dressage_spans`` (guide sections 5.2 and 5.3)."""
+"""Session and error payloads, staged as ``dressage_sessions`` and ``dressage_spans`` (guide sections 5.2 and 5.3).
+
+``labels`` of a session are those of its spans, which are opened only for sessions that reached no dump.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +39,7 @@ SESSIONS: Final[dict[str, Any]] = {
     "rejection": pl.String,
     "prompt_tokens": pl.Int64,
     "ended": pl.Datetime("us", "UTC"),
+    "labels": pl.List(pl.Int64),
     "source": pl.String,
 }
 SPANS: Final[dict[str, Any]] = {
@@ -54,17 +58,23 @@ _PER_UNIT: Final = 64
 
 def files(run: RunFiles) -> list[RunFile]:
     """Payloads of sessions: ``session.json`` and ``error.json``; ``samples/N.json`` only where a session.json lacks."""
-    found = run.match("*/session.json") + run.match("*/error.json")
+    found = [file for name in ("/session.json", "/error.json") for file in run.files if file.name.endswith(name)]
     homes = {_home(file) for file in found}
-    rest = [file for file in run.match("*/samples/*.json") if _home(file).removesuffix("/samples") not in homes]
-    return [*found, *(file for file in rest if file.name.rsplit("/", 1)[-1].removesuffix(".json").isdigit())]
+    samples = (file for file in run.files if _is_sample(file))
+    return [*found, *(file for file in samples if _home(file).removesuffix("/samples") not in homes)]
+
+
+def _is_sample(file: RunFile) -> bool:
+    home, _, name = file.name.rpartition("/")
+    return home.endswith("/samples") and name.endswith(".json") and name.removesuffix(".json").isdigit()
 
 
 def units(run: RunFiles) -> Iterator[Unit]:
-    """Yield units of some dozens of sessions each."""
-    found = sorted(files(run), key=lambda file: file.name)
+    """Yield units of some dozens of sessions each: those that came one after the other, so that new ones move none."""
+    found = sorted(files(run), key=lambda file: (file.changed, file.name))
     for at in range(0, len(found), _PER_UNIT):
-        yield Unit("sessions", tuple(run.whole(file.source) for file in found[at : at + _PER_UNIT]))
+        together = sorted(file.source for file in found[at : at + _PER_UNIT])
+        yield Unit("sessions", tuple(run.whole(source) for source in together))
 
 
 def read_sessions(unit: Unit, run: RunFiles, sink: Sink) -> None:
@@ -86,6 +96,13 @@ def read_sessions(unit: Unit, run: RunFiles, sink: Sink) -> None:
             _finished(value, file, sessions, spans, sink)
         else:
             _sample(value, file, sessions, spans)
+    labels: dict[str, set[int]] = {}
+    for span in spans:
+        labels.setdefault(span["source"], set()).update(
+            label for end in ("label_lo", "label_hi") if (label := span.get(end)) is not None
+        )
+    for session in sessions:
+        session["labels"] = sorted(labels.get(session["source"], ()))
     sink.write("dressage_sessions", _frame(sessions, SESSIONS))
     sink.write("dressage_spans", _frame(spans, SPANS))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import polars as pl
 
 from staleness_audit.parser import Staged
 from staleness_parsers.slime.finish import Model
@@ -34,7 +34,7 @@ class Story:
         return {int(line[name]) for line in self.of(kind) if name in line}
 
 
-def tell(model: Model, members: list[Mapping[str, Any]], staged: Staged) -> Story:
+def tell(model: Model, members: pl.DataFrame, staged: Staged) -> Story:
     """Read the staged lines; one that two logs tell counts once."""
     lines: list[dict[str, Any]] = []
     told: dict[Any, str] = {}
@@ -47,7 +47,7 @@ def tell(model: Model, members: list[Mapping[str, Any]], staged: Staged) -> Stor
     kinds = {line["kind"] for line in lines}
     modes = {str(line["mode"]) for line in lines if "mode" in line}
     modes |= {"partial" for line in lines if "partial" in line or line["kind"] == "collect"}
-    if not modes and any(member["group"] is not None for member in members):
+    if not modes and members["group"].is_not_null().any():
         modes = {"partial"}
     workers = sum(line["kind"] == "worker" for line in lines)
     return Story(

@@ -5,8 +5,8 @@ They are in no dump and were not trained; how many they are, the session's paylo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 import polars as pl
 
@@ -16,20 +16,16 @@ _LAST: Final = 1 << 20
 """Index of the span of cut tokens: after all others of its trajectory."""
 
 
-def cut_off(members: list[Mapping[str, Any]], staged: Staged) -> pl.DataFrame:
+def cut_off(members: pl.DataFrame, staged: Staged) -> pl.DataFrame:
     """Return the sampled tokens of truncated sessions in dumps (``lo``, ``hi``) and in their payloads (``.._all``).
 
     By ``unit`` and ``key`` of their samples.
     """
-    names = {member["session"] for member in members if member["truncated"]}
-    rows = sorted({(member["unit"], member["session"]) for member in members if member["session"] in names})
-    dumped = _totals(staged, "slime_segments", "key", names)
+    names = members.filter("truncated").select("session").unique()
+    rows = members.join(names, on="session", how="semi").select("unit", pl.col("session").alias("key")).unique()
+    dumped = _totals(staged, "slime_segments", "key", names, set(rows["unit"]))
     whole = _totals(staged, "dressage_spans", "session", names).rename({"session": "key"})
-    return (
-        pl.DataFrame(rows, schema={"unit": pl.String, "key": pl.String}, orient="row")
-        .join(dumped, on="key", how="left")
-        .join(whole, on="key", how="left", suffix="_all")
-    )
+    return rows.join(dumped, on="key", how="left").join(whole, on="key", how="left", suffix="_all")
 
 
 def write_cut_tokens(samples: pl.DataFrame, truncated: pl.DataFrame, sink: Sink) -> None:
@@ -55,10 +51,12 @@ def write_cut_tokens(samples: pl.DataFrame, truncated: pl.DataFrame, sink: Sink)
     sink.write("uses", cut.select(*shared, "attempt", pl.col("rollout").alias("step"), "member"))
 
 
-def _totals(staged: Staged, table: str, key: str, names: set[str]) -> pl.DataFrame:
+def _totals(
+    staged: Staged, table: str, key: str, names: pl.DataFrame, units: Collection[str] | None = None
+) -> pl.DataFrame:
     """Sampled tokens by trajectory: ``lo`` and ``hi`` (null where some part has no upper end)."""
-    if not names or not staged.has(table):
+    if names.is_empty() or not staged.has(table):
         return pl.DataFrame(schema={key: pl.String, "lo": pl.Int64, "hi": pl.Int64})
     hi = pl.when(pl.col("tokens_hi").is_not_null().all()).then(pl.col("tokens_hi").sum())
-    found = staged.scan(table).filter(pl.col(key).is_in(names)).group_by(key)
-    return found.agg(pl.col("tokens_lo").sum().alias("lo"), hi.alias("hi")).collect()
+    found = staged.scan(table, units=units).join(names.lazy(), left_on=key, right_on="session", how="semi")
+    return found.group_by(key).agg(pl.col("tokens_lo").sum().alias("lo"), hi.alias("hi")).collect()

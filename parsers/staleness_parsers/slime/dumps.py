@@ -4,9 +4,10 @@ A unit is a rollout id: its rollout dump and its train dump(s). Everything that 
 it belongs to is said here; labels stay labels, ``finish`` turns them into versions.
 
 Staged tables: ``slime_batches`` (one row per unit), ``slime_samples`` (per dumped sample), ``slime_segments`` (per
-run of tokens of one call), ``slime_calls`` (per engine call, also those that made nothing), ``slime_edges`` (per unit
-and label: between which moments its calls began and ended), ``slime_orphans`` (per trained sample that the rollout dump
-does not hold).
+run of tokens of one call), ``slime_calls`` (per engine call, also those that made nothing), ``slime_orphans`` (per
+trained sample that the rollout dump does not hold). What is asked of all units together is in ``slime_batches``, so
+that one small file of each is opened: ``names`` of its samples, and ``edges``, per label between which moments its
+calls began and ended.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ from staleness_audit.readers.torch_files import BadTorchFile, Tensor, open_torch
 from staleness_parsers.slime.calls import Sample, Segment, loss_tokens, read_sample, segments
 
 _TIME: Final = pl.Datetime("us", "UTC")
+NAMES: Final[dict[str, Any]] = {"key": pl.String, "group_key": pl.String}
+EDGES: Final[dict[str, Any]] = {
+    "label": pl.Int64,
+    "calls": pl.Int64,
+    "first_end": _TIME,
+    "last_end": _TIME,
+    "last_abort": _TIME,
+    "last_start": _TIME,
+    "first_alone": _TIME,
+}
 BATCHES: Final[dict[str, Any]] = {
     "root": pl.String,
     "rollout": pl.Int64,
@@ -57,6 +68,8 @@ BATCHES: Final[dict[str, Any]] = {
     "skipped": pl.Int64,
     "max_index": pl.Int64,
     "digest": pl.String,
+    "names": pl.List(pl.Struct(NAMES)),
+    "edges": pl.List(pl.Struct(EDGES)),
 }
 SAMPLES: Final[dict[str, Any]] = {
     "root": pl.String,
@@ -109,17 +122,6 @@ CALLS: Final[dict[str, Any]] = {
     "started": _TIME,
     "ended": _TIME,
     "source": pl.String,
-}
-EDGES: Final[dict[str, Any]] = {
-    "root": pl.String,
-    "rollout": pl.Int64,
-    "label": pl.Int64,
-    "calls": pl.Int64,
-    "first_end": _TIME,
-    "last_end": _TIME,
-    "last_abort": _TIME,
-    "last_start": _TIME,
-    "first_alone": _TIME,
 }
 ORPHANS: Final[dict[str, Any]] = {
     "root": pl.String,
@@ -202,13 +204,13 @@ def read_batch(unit: Unit, run: RunFiles, sink: Sink, reader: SampleReader = rea
         labels=sorted({part[end] for part in tables["segments"] for end in ("label_lo", "label_hi")} - {None}),
         first_begun=min(begun, default=None),
         last_begun=max(begun, default=None),
+        names=[{name: row[name] for name in NAMES} for row in tables["samples"]],
+        edges=list(_edges(tables["calls"], tables["segments"])),
     )
-    edges = [{"root": root, "rollout": rollout, **edge} for edge in _edges(tables["calls"], tables["segments"])]
     sink.write("slime_batches", _frame([batch], BATCHES))
     sink.write("slime_samples", _frame(tables["samples"], SAMPLES))
     sink.write("slime_segments", _frame(tables["segments"], SEGMENTS))
     sink.write("slime_calls", _frame(tables["calls"], CALLS))
-    sink.write("slime_edges", _frame(edges, EDGES))
     sink.write("slime_orphans", _frame(orphans, ORPHANS))
 
 

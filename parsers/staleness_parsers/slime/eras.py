@@ -74,7 +74,7 @@ def divide(model: Model, steps: pl.DataFrame, staged: Staged, told: Mapping[str,
 
     ``steps``: as ``rows.write_steps`` returns them; ``told``: by unit, what else its rows depend on.
     """
-    if not staged.has("slime_samples"):
+    if model.names.is_empty():
         return None
     by_step = {(step["attempt"], step["step"]): step for step in steps.iter_rows(named=True)}
     labels = pauses.labels_of(model)
@@ -90,8 +90,7 @@ def divide(model: Model, steps: pl.DataFrame, staged: Staged, told: Mapping[str,
     schema: dict[str, Any] = {"saved": pl.Datetime("us", "UTC"), "unit": pl.String, "told": pl.String}
     dumps = pl.DataFrame(facts, schema_overrides=schema, infer_schema_length=None).sort("attempt", "rollout", "root")
     dumps = dumps.with_columns(pl.struct("attempt", "rollout").rle_id().cast(pl.Int64).alias("place"))
-    names = staged.scan("slime_samples").select(*BATCH, "key", "group_key").collect()
-    names = with_names(names.join(dumps.select(*BATCH, "attempt", "place"), on=BATCH))
+    names = with_names(model.names.join(dumps.select(*BATCH, "attempt", "place"), on=BATCH))
     return Eras(_with_eras(dumps, names), _meaning(model, oldest), in_force, names["key"])
 
 

@@ -28,7 +28,8 @@ _COLLECTED_TAGS: Final = ("perf/rollout_time", "rollout/response_len/mean")
 class Model:
     """Everything known of the run before rows are written. ``processes`` are the attempts, in order.
 
-    ``edges``: ``slime_edges``. ``torn``: lines are missing inside a console.
+    ``names``, ``edges``: those of all dumps (``dumps.NAMES``, ``EDGES``), with their root and rollout. ``torn``: lines
+    are missing inside a console.
     """
 
     processes: list[Process]
@@ -37,6 +38,7 @@ class Model:
     scalars: pl.DataFrame
     offset: timedelta = timedelta(0)
     offset_known: bool = False
+    names: pl.DataFrame = field(default_factory=pl.DataFrame)
     edges: pl.DataFrame = field(default_factory=pl.DataFrame)
     torn: bool = False
     versions: list[p.Versions] = field(default_factory=list)
@@ -72,13 +74,17 @@ class Model:
 
 def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
     """Find the processes and assign every dump to one."""
-    batches = _batches(staged, sink)
+    dumped = staged.scan("slime_batches", named=True).collect() if staged.has("slime_batches") else pl.DataFrame()
+    batches = _batches(dumped.drop("names", "edges", strict=False), sink)
     lines = near(p.order_lines(_rows(staged, "slime_lines", ["source", "line"])), "rollout", None, sink)
     scalars = _scalars(staged, sink)
     found = p.console_processes(lines) or _event_processes(scalars)
     model = Model(found, batches, lines, scalars)
-    if staged.has("slime_edges"):
-        model.edges = staged.scan("slime_edges").collect()
+    if batches:
+        model.names, model.edges = (
+            dumped.select("root", "rollout", name).filter(pl.col(name).list.len() > 0).explode(name).unnest(name)
+            for name in ("names", "edges")
+        )
     _assign(model, _edges(model.edges), sink)
     _clock(model, sink)
     _tell_torn(model, sink)
@@ -104,14 +110,12 @@ def _scalars(staged: Staged, sink: Sink) -> pl.DataFrame:
     return frame if len(kept) == len(steps) else frame.filter(pl.col("x").is_in(kept))
 
 
-def _batches(staged: Staged, sink: Sink) -> list[dict[str, Any]]:
+def _batches(dumped: pl.DataFrame, sink: Sink) -> list[dict[str, Any]]:
     """One row per rollout and folder; copies by several nodes count once.
 
     ``own_labels``: those its dump contains; ``labels``: those, and what else proves syncs of its process.
     """
-    if not staged.has("slime_batches"):
-        return []
-    batches = staged.scan("slime_batches", named=True).sort("rollout", "root").collect().to_dicts()
+    batches = dumped.sort("rollout", "root").to_dicts() if len(dumped) else []
     kept: dict[Any, dict[str, Any]] = {}
     for batch in batches:
         for flag in ("readable", "has_dump", "has_train", "has_default", "recycled", "partial"):
