@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ import polars as pl
 from staleness_audit import plugins
 from staleness_audit.check.checker import check
 from staleness_audit.check.worst import worst_violations
-from staleness_audit.discovery import Tail, discover
+from staleness_audit.discovery import RunFiles, Tail, discover
 from staleness_audit.errors import AuditError
 from staleness_audit.ingest import ingest
 from staleness_audit.parser import Parser
@@ -24,6 +26,10 @@ from staleness_audit.watch.state import Speed, State
 NEWEST = 5
 HEADS = 64 << 20
 """Bytes of beginnings of files that are kept from one look to the next, to recognise the framework by."""
+_HEAD = 1 << 18
+"""Bytes of a file's beginning that may tell what it is."""
+_COUNTED = re.compile(r"[0-9a-fA-F-]{8,}|\d+")
+"""What tells one file from others of its kind: numbers, digests, ids."""
 QUIET = 60.0
 """Seconds without a new line after which a run is not called running any more."""
 
@@ -47,6 +53,7 @@ class Follower:
         self._key: str | None = None
         self._heads: dict[tuple[str, int], tuple[str, bytes]] = {}
         self._tails: dict[str, Tail] = {}
+        self._chosen: tuple[dict[str, int], plugins.Choice] | None = None
         self._growing: GrowingRun | DividedRun | None = None
         self._state: State | None = None
         self._moved = time.monotonic()
@@ -96,6 +103,9 @@ class Follower:
         """Do what makes the next refresh cheap; between two of them."""
         if self._growing is not None:
             self._growing.settle()
+        # What is kept from look to look would be looked at by every full collection.
+        gc.collect()
+        gc.freeze()
 
     def _rebuilt(self) -> Rebuilt | None:
         """Return the run rebuilt so far, or None if nothing changed."""
@@ -103,7 +113,7 @@ class Follower:
         if sum(len(head) for _, head in self._heads.values()) > HEADS:
             self._heads.clear()
         run.heads, run.tails = self._heads, self._tails
-        choice = plugins.choose(run, self._framework, self._parsers)
+        choice = self._choose(run)
         kind = _kind_of(choice.parser)
         if kind is not None:
             if self._growing is None or self._growing.parser is not choice.parser:
@@ -116,6 +126,19 @@ class Follower:
         rebuilt = rebuild(dataset)
         self._key = dataset.key
         return rebuilt
+
+    def _choose(self, run: RunFiles) -> plugins.Choice:
+        """Ask all parsers only when a file of a new kind has come, or one of a known kind shows more of its beginning."""
+        kinds: dict[str, int] = {}
+        for file in run.files:
+            kind = _COUNTED.sub("#", file.name)
+            kinds[kind] = max(kinds.get(kind, 0), min(file.bytes, _HEAD).bit_length())
+        if self._chosen is not None and self._chosen[0] == kinds:
+            parser = self._chosen[1].parser
+            if detection := parser.detect(run):
+                return plugins.Choice(parser, detection)
+        self._chosen = kinds, plugins.choose(run, self._framework, self._parsers)
+        return self._chosen[1]
 
     def _note_health(self) -> None:
         """A run that the logs say nothing of, and that still writes, is running."""
