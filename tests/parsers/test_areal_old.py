@@ -1,4 +1,4 @@
-"""AReaL: consoles of v0.3 and v0.4, whose task lines are of another kind (the story is told in ``areal_run``)."""
+"""AReaL: task lines of v0.3 and v0.4, and stamps of old proxies (the story is told in ``areal_run``)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from areal_run import (
     old_lines,
     says,
     spans,
+    stats,
     step_lines,
     straggler,
     tracer,
@@ -81,3 +82,22 @@ def test_v0_3_a_task_may_end_while_another_is_evaluated(tmp_path: Path) -> None:
     own = [entry for entry in old_lines({0: (16.15, 16.3, [])}) if entry[0] < 17]
     trial.console = tracer() + old_lines({**STRAGGLER, 4: (4.6, 16.2, [])}) + own + step_lines(STATS)
     assert uses(judged(trial, tmp_path)) == ASSIGNED
+
+
+def test_ages_by_stamps_that_never_moved_prove_nothing(tmp_path: Path) -> None:
+    """Proxies up to v1.0.0.rc1 stamped everything 0, and the step's own maximum goes by that: 3 at step 3."""
+    trial = straggler()
+    trial.dumps = {f"0/{number}.jsonl": [dump_row(number, [[0, 5]])] for number in STRAGGLER}
+    old = {3: stats(2, 10, sample_staleness_theta_max=3.0)}
+    trial.console = tracer() + step_lines(old)
+    result = judged(trial, tmp_path)
+    assert "versions-not-trustworthy" in codes(result)
+    assert result.data["staleness"]["max"]["lo"] == 0
+    assert result.data["verdict"] == "inconclusive"
+
+
+def test_ages_by_a_proxys_stamps_may_be_one_too_great(tmp_path: Path) -> None:
+    trial = straggler(**{"rollout.deterministic_sampling": None})
+    trial.dumps, trial.perf = {}, {}
+    trial.console = tracer() + step_lines({3: stats(2, 13, sample_staleness_theta_max=3.0)})
+    assert judged(trial, tmp_path).data["staleness"]["max"]["lo"] == 2

@@ -386,7 +386,7 @@ def dialect_of(
         early=not settings.found or (settings.august and not second),
         late=listed and settings.behind != 0,
         at_end=listed and second and not settings.august,
-        loose=listed and agents,
+        loose=agents,
         void=bool(groups) and (_made_up(launches) or _frozen(groups, launches, tasks)),
     )
     if not groups:
@@ -405,7 +405,12 @@ def _made_up(launches: Sequence[Launch]) -> bool:
 
 
 def _frozen(groups: Mapping[int, Sequence[Group]], launches: Sequence[Launch], tasks: Sequence[Task]) -> bool:
-    """Tell whether all is stamped 0: proxies that were never told of a new version do that for ever."""
+    """Tell whether all is stamped 0: proxies that were never told of a new version do that for ever.
+
+    Where no task is known, nothing says that those of later steps did not begin under version 0.
+    """
     if any(group.rows[0]["folder"] > 0 for several in groups.values() for group in several):
         return False
+    if not tasks:
+        return any(number > 0 for launch in launches for number in launch.steps)
     return any(task.number in groups and launches[task.launch].version_lo(task.started) > 0 for task in tasks)
