@@ -14,10 +14,12 @@ from areal_run import (
     judged,
     old_lines,
     says,
+    session,
     spans,
     stats,
     step_lines,
     straggler,
+    task_lines,
     tracer,
     uses,
 )
@@ -99,5 +101,22 @@ def test_ages_by_stamps_that_never_moved_prove_nothing(tmp_path: Path) -> None:
 def test_ages_by_a_proxys_stamps_may_be_one_too_great(tmp_path: Path) -> None:
     trial = straggler(**{"rollout.deterministic_sampling": None})
     trial.dumps, trial.perf = {}, {}
-    trial.console = tracer() + step_lines({3: stats(2, 13, sample_staleness_theta_max=3.0)})
-    assert judged(trial, tmp_path).data["staleness"]["max"]["lo"] == 2
+    ages = {"sample_staleness_theta_max": 3.0, "sample_staleness_theta_avg": 1.0}
+    trial.console = tracer() + step_lines({3: stats(2, 13, **ages)})
+    assert judged(trial, tmp_path / "proxy").data["staleness"]["max"]["lo"] == 2
+    ages["sample_staleness_theta_avg"] = 3.0
+    trial.console = tracer() + step_lines({3: stats(2, 13, **ages)})
+    assert judged(trial, tmp_path / "frozen").data["staleness"]["max"]["lo"] == 0, "as if all were stamped 0"
+
+
+def test_an_agents_task_without_rows_may_have_been_any_number_of_them(tmp_path: Path) -> None:
+    """A rejected task whose one session has no phases: each of its calls would have been a row."""
+    trial = straggler()
+    trial.dumps = {}
+    trial.sessions = [session(task, task, begin, end) for task, (begin, end, _) in STRAGGLER.items()]
+    trial.sessions.append(session(9, 9, 4.7, 8.0, "rejected", reason="rejected"))
+    trial.console = tracer() + task_lines({**STRAGGLER, 9: (4.7, 8.0, [])}, {9: "reject"}) + step_lines(STATS)
+    for record in trial.sessions:
+        del record["phases"]
+    result = judged(trial, tmp_path)
+    assert result.data["trajectories"]["dropped"]["filtered"] == {"lo": 0, "hi": None}

@@ -255,6 +255,9 @@ class Book:
         if not content.samples:
             self._write_unsampled(task, group)
             return
+        if content.calls and step is None and task.status in FATES:
+            self._write_calls(task, group)
+            return
         for index, sample in enumerate(content.samples):
             identity = f"{group}/{index}"
             evidence = "recorded" if sample.told else "inferred"
@@ -356,6 +359,18 @@ class Book:
             "ts": task.ready,
             "reason": "error",
         }
+        self.add("events", event, task.end_place or task.place, "derived")
+
+    def _write_calls(self, task: Task, group: str) -> None:
+        """Write an agent's task that was thrown away: nobody knows how many rows its calls were."""
+        kind, reason = FATES[task.status or ""]
+        identity = f"anonymous:{group}"
+        about = {"trajectory_id": identity, "group_id": group, "attempt": task.launch}
+        size = {"multiplicity_lo": 0, "multiplicity_hi": None}
+        self.add("trajectories", {**about, "role": "train", "anonymous": True, **size}, task.place, "derived")
+        span = {"trajectory_id": identity, "span_index": 0, "tokens_lo": 0, "tokens_hi": None}
+        self.add("spans", span, task.place, "derived")
+        event = {**about, "seq": 9, "kind": kind, "ts": task.ready, "reason": reason}
         self.add("events", event, task.end_place or task.place, "derived")
 
     def _recorded(self, task: Task) -> bool:

@@ -62,12 +62,14 @@ class Sample:
 class Content:
     """A task's samples. ``whole``: each sample that was trained has its row here, as far as can be told.
 
-    ``counted``: there are as many as listed, no fewer.
+    ``counted``: there are as many as listed, no fewer. ``calls``: an agent's samples, each of which can be a row per
+    call of the model, and none is there.
     """
 
     samples: list[Sample]
     whole: bool = False
     counted: bool = False
+    calls: bool = False
 
     @cached_property
     def sums(self) -> Sums:
@@ -325,7 +327,8 @@ def content_of(task: Task, groups: Sequence[Group], launch: Launch, dialect: Dia
         low, high = _lived(task, index, count, launch)
         place = (task.sessions[index]["source"], task.sessions[index]["line"]) if task.sessions else task.place
         samples.append(Sample([Span(0, None, low, high)], None, None, place, told=False))
-    return Content(samples, counted=count == 1 or settings.whole_groups)
+    calls = bool(task.sessions) and not any(row["phased"] for row in task.sessions)
+    return Content(samples, counted=not calls and (count == 1 or settings.whole_groups), calls=calls)
 
 
 def _lived(task: Task, index: int, count: int, launch: Launch) -> tuple[int, int]:
@@ -387,7 +390,9 @@ def dialect_of(
         late=listed and settings.behind != 0,
         at_end=listed and second and not settings.august,
         loose=agents,
-        void=bool(groups) and (_made_up(launches) or _frozen(groups, launches, tasks)),
+        void=_made_up(launches) or _frozen(groups, launches, tasks)
+        if groups
+        else not (settings.august or _younger(launches)),
     )
     if not groups:
         return dialect, "no dumps"
@@ -402,6 +407,18 @@ def _made_up(launches: Sequence[Launch]) -> bool:
         step.values for launch in launches for step in launch.steps.values() if "n_valid_tokens" in step.values
     ]
     return bool(statistics) and not any(name.startswith("version_stats/") for values in statistics for name in values)
+
+
+def _younger(launches: Sequence[Launch]) -> bool:
+    """Tell whether some step's mean age, or the lack of any, shows that not all is stamped 0 for ever."""
+    means = [
+        (number, step.values.get("version_stats/sample_staleness_theta_avg"))
+        for launch in launches
+        for number, step in launch.steps.items()
+        if number > 0
+    ]
+    told = [(number, mean) for number, mean in means if mean is not None]
+    return not told or any(mean < number * (1 - 1e-4) for number, mean in told)
 
 
 def _frozen(groups: Mapping[int, Sequence[Group]], launches: Sequence[Launch], tasks: Sequence[Task]) -> bool:

@@ -148,7 +148,7 @@ def _tell(sink: Sink, known: Known, homeless: int) -> None:
         sink.diagnose(
             "warning",
             "versions-not-trustworthy",
-            "The versions in the dumps mean nothing (all 0, or made up for a workflow that returns none): they are "
+            "The versions as stamped mean nothing (all 0, or made up for a workflow that returns none): they are "
             "bounded by times instead.",
         )
     for launch in known.launches:
