@@ -225,7 +225,7 @@ class Book:
                     own.write_task(task)
             own.flush()
 
-        run = repr((self.multiple, self.settings, self.void))
+        run = repr((self.multiple, self.settings, self.dialect.void))
         told = []
         for number, members in sorted(eras.items()):
             rows = sum(len(self.contents[task.key].samples) for task in members)
