@@ -103,6 +103,33 @@ def task_lines(
     return lines
 
 
+def old_lines(
+    tasks: Mapping[int, tuple[float, float | None, Any]], refused: int | None = None
+) -> list[tuple[float, str]]:
+    """Task lines of v0.3: ``accepted`` counts what finished, and a look at the results takes back what it refuses.
+
+    Results are looked at when a batch is collected: at 10 s, 20 s, and so on.
+    """
+    lines, accepted = [], 0
+    ended = sorted((ready, number) for number, (_, ready, _) in tasks.items() if ready is not None)
+    for number, (started, _, _) in tasks.items():
+        lines.append(
+            (started, says(started, "Launcher", f"Submit rollout rid {number}. Submit: 1, running: 1, accepted: 0."))
+        )
+    looked = 10.0
+    for ready, number in ended:
+        if refused is not None and ready > looked and any(n == refused and at <= looked for at, n in ended):
+            accepted, refused = accepted - 1, None
+        while ready > looked:
+            looked += 10
+        accepted += 1
+        text = f"Finish rollout {number}. Submit: 9, running: 1, accepted: {accepted}."
+        lines.append((ready, says(ready, "Launcher", text)))
+        verdict = "Rollout is rejected." if number == refused else "Accept rollout result. accepted/count = 0/2"
+        lines.append((looked + 0.01, says(looked + 0.01, "Launcher", verdict)))
+    return [(at, line.replace("(AReaL) ", "")) for at, line in lines]
+
+
 def step_lines(steps: Mapping[int, Mapping[str, float]], shift: float = 0.0) -> list[tuple[float, str]]:
     """The line of each step and the table of its statistics."""
     lines = []

@@ -550,19 +550,6 @@ class TestConsoles:
         same = ("verdict", "staleness", "tokens", "trajectories")
         assert {name: result.data[name] for name in same} == {name: plain[name] for name in same}
 
-    def test_v0_3_lines_carry_ids_and_counters(self, tmp_path: Path) -> None:
-        trial = straggler()
-        lines = []
-        order = sorted(STRAGGLER.items(), key=lambda item: item[1][1])
-        for number, (begin, _, _) in STRAGGLER.items():
-            text = f"Submit rollout rid {number}. Submit: {number + 1}, running: 1, accepted: 0."
-            lines.append((begin, says(begin, "Launcher", text).replace("(AReaL) ", "")))
-        for accepted, (number, (_, end, _)) in enumerate(order):
-            text = f"Finish rollout {number}. Submit: 9, running: 1, accepted: {accepted + 1}."
-            lines.append((end, says(end, "Launcher", text)))
-        trial.console = tracer() + lines + step_lines(STATS)
-        assert uses(judged(trial, tmp_path)) == ASSIGNED
-
     def test_tracebacks_and_tables_between_the_lines_do_no_harm(self, tmp_path: Path) -> None:
         trial = straggler()
         trial.console += [

@@ -193,7 +193,11 @@ def test_deleted_rows_may_not_have_been_trained(run: Run) -> None:
     run[TRACES] = export("driver", driver(1))
     rows = [(0, env, None, None) for env in range(2)]
     run["mock/train/step_000000.pkl"] = batch_pickle([[1], [1]], columns(rows))
-    assert run().trained == (0, 2)
+    assert run().trained == (1, 2)
+    run["console.log"] = ""
+    without = run(1)
+    assert without.trained == (1, 2), "batch_adjust_mode is not known"
+    assert "critic-warmup-unknown" in without.codes
     text = 'metrics_tag: {"step": 0, "metrics": {"system/batch_remove_count": 0, "scheduler/group_filter_count": 0}}'
     run["console.log"] = printed(adjust="delete") + log(text)
     assert run().trained == (2, 2)
@@ -274,6 +278,18 @@ class TestPlainManager:
         audited = run()
         assert audited.fates("dropped") == {"surplus": (1, 1), "stale": (1, 1)}
         assert audited["trajectories"]["pending"]["lo"] == 1
+
+    def test_a_third_of_a_group_of_two_that_waits_may_have_been_thrown_away(self, run: Run) -> None:
+        """Episode 1 waits when the run ends. Whether it was out of its queue when c arrived, nothing tells (rule 9)."""
+        run["console.log"] = printed() + log('metrics_tag: {"step": 0, "metrics": {"scheduler/group_filter_count": 0}}')
+        waiting = [part for env, end in enumerate((7, 8, 8.5)) for part in plain(f"c{env}", 1, env, 0, 6, end=end)]
+        trained = [part for env in range(2) for part in plain(f"a{env}", 0, env, 0, 3, end=4)]
+        run[TRACES] = export("driver", driver(1)) + export("train_env", trained + waiting)
+        rows = [(0, env, None, None) for env in range(2)]
+        run["mock/train/step_000000.pkl"] = batch_pickle([[1], [1]], columns(rows))
+        audited = run()
+        assert audited.fates("dropped") == {"surplus": (0, 1)}
+        assert audited["trajectories"]["pending"]["lo"] == 2
 
     def test_a_trained_trajectory_without_its_span_shows_that_others_are_lost(self, run: Run) -> None:
         """Env 1's spans were never exported: it may have made others that were dropped."""

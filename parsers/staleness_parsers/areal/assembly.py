@@ -87,11 +87,21 @@ def assemble(
     size = settings.batch or _guess_batch(steps, contents, tasks)
     ready = [task for task in tasks if task.ready is not None and task.status is not None]
     everything = {task.key for task in tasks if task.status in ("accepted", None) or (missing and not task.sure)}
-    if not steps or not ready or not size or size % max(len(ranks), 1) or not launch.dated or _gap(launch, steps):
+    if (
+        not steps
+        or not ready
+        or not size
+        or _ranks_differ(launch, ranks, size, settings)
+        or not launch.dated
+        or _gap(launch, steps)
+    ):
         # Which of them were trained nobody can say; without steps none was.
         found.hidden = everything if launch.steps else set()
         return found
     found.replayed = True
+    if any(row["kind"] == "old_submit" for row in launch.log):
+        # Up to v0.4 a refused result was never among those that the collector counts.
+        ready = [task for task in ready if task.status == "accepted"]
     by_index = dict(enumerate(ready))
     needs = [[_need(step, rank, size // len(ranks)) for rank in ranks] for step in steps]
     check = _checker(steps, by_index, contents, settings)
@@ -165,6 +175,14 @@ def _open(outcome: Sequence[Assigned]) -> int:
 def _set(group: Sequence[Task], statuses: Sequence[str | None]) -> None:
     for task, status in zip(group, statuses, strict=True):
         task.status = status
+
+
+def _ranks_differ(launch: Launch, ranks: Sequence[int], size: int, settings: Settings) -> bool:
+    """Tell whether the known ranks cannot be all that share a batch: each trainer has tasks of its own."""
+    if size % max(len(ranks), 1):
+        return True
+    old = any(row["kind"] == "old_submit" for row in launch.log)
+    return old and settings.data_parallel is not None and settings.data_parallel != len(ranks)
 
 
 def _gap(launch: Launch, steps: Sequence[Step]) -> bool:

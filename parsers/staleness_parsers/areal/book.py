@@ -12,7 +12,7 @@ import pyarrow as pa
 from staleness_audit.parser import Era, Sink
 from staleness_audit.tables import SCHEMAS
 from staleness_parsers.areal.assembly import Batches
-from staleness_parsers.areal.content import Content, Key
+from staleness_parsers.areal.content import Content, Dialect, Key
 from staleness_parsers.areal.launches import Launch, Step, superseded
 from staleness_parsers.areal.settings import Settings
 from staleness_parsers.areal.tasks import Task
@@ -37,7 +37,8 @@ class Book:
     """Rows on their way to the event tables, written in chunks.
 
     ``multiple``: ids need the rank to be unique. ``resent``: launches of which a log tells that requests were sent
-    again with the stamp of the first try; ``retried``: tasks of which one may have been. ``void``: stamps mean nothing.
+    again with the stamp of the first try; ``retried``: tasks of which one may have been. ``dialect``: what the
+    stamps are worth.
     """
 
     sink: Sink
@@ -48,7 +49,7 @@ class Book:
     multiple: bool
     retried: set[Key]
     resent: set[int]
-    void: bool = False
+    dialect: Dialect
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, table: str, row: dict[str, Any], place: tuple[str, int] | None, evidence: str) -> None:
@@ -199,13 +200,14 @@ class Book:
         Of tokens that a ratio filter took out of the loss it tells nothing. Where PR #1722 takes out the old ones,
         nobody says whether it was made before or after that.
         """
-        if self.settings.token_mask:
+        if self.settings.token_mask or self.dialect.void:
             return []
         top, mean = step.values.get(MAX), step.values.get(MEAN)
         slack = 1e-3 + (1e-4 * abs(top or 0.0) if step.printed else 0.0)
         if top is not None and GLOBAL in step.values and abs(top - round(top)) <= slack:
             return [("staleness_max", "ge" if self.settings.masks else "eq", round(top))]
         least = max((-int(-(value - slack) // 1) for value in (top, mean) if value is not None), default=0)
+        least -= self.dialect.loose  # a proxy's stamp may be one older than the token
         return [("staleness_max", "ge", least)] if least > 0 else []
 
     # ------------------------------------------------------------------------------------------------------------ tasks
@@ -223,7 +225,7 @@ class Book:
                     own.write_task(task)
             own.flush()
 
-        run = repr((self.multiple, self.settings, self.void))
+        run = repr((self.multiple, self.settings, self.dialect.void))
         told = []
         for number, members in sorted(eras.items()):
             rows = sum(len(self.contents[task.key].samples) for task in members)
@@ -252,6 +254,9 @@ class Book:
         group = f"{prefix}{task.number}"
         if not content.samples:
             self._write_unsampled(task, group)
+            return
+        if content.calls and step is None and task.status in FATES:
+            self._write_calls(task, group)
             return
         for index, sample in enumerate(content.samples):
             identity = f"{group}/{index}"
@@ -296,9 +301,9 @@ class Book:
         if not self.settings.token_mask or self.settings.eta is None:
             self.add("uses", use, task.end_place or place, "derived")
             return
-        behind = None if self.void else self.settings.behind
+        behind = None if self.dialect.void else self.settings.behind
         for number, span in enumerate(spans):
-            low, high = (0, span.tokens_hi) if self.void else span.kept(step, self.settings.eta)
+            low, high = (0, span.tokens_hi) if self.dialect.void else span.kept(step, self.settings.eta)
             row = {
                 **use,
                 "span_index": number,
@@ -354,6 +359,18 @@ class Book:
             "ts": task.ready,
             "reason": "error",
         }
+        self.add("events", event, task.end_place or task.place, "derived")
+
+    def _write_calls(self, task: Task, group: str) -> None:
+        """Write an agent's task that was thrown away: nobody knows how many rows its calls were."""
+        kind, reason = FATES[task.status or ""]
+        identity = f"anonymous:{group}"
+        about = {"trajectory_id": identity, "group_id": group, "attempt": task.launch}
+        size = {"multiplicity_lo": 0, "multiplicity_hi": None}
+        self.add("trajectories", {**about, "role": "train", "anonymous": True, **size}, task.place, "derived")
+        span = {"trajectory_id": identity, "span_index": 0, "tokens_lo": 0, "tokens_hi": None}
+        self.add("spans", span, task.place, "derived")
+        event = {**about, "seq": 9, "kind": kind, "ts": task.ready, "reason": reason}
         self.add("events", event, task.end_place or task.place, "derived")
 
     def _recorded(self, task: Task) -> bool:

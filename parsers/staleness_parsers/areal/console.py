@@ -56,6 +56,10 @@ _KINDS: dict[str, re.Pattern[str]] = {
     "old_finish": re.compile(
         r"Finish rollout (?P<number>\d+)\. Submit: \d+, running: \d+, accepted: (?P<text>\d{1,18})\."
     ),
+    "old_accept": re.compile(r"Finish and accept rollout (?P<number>\d+)\. "),
+    "old_reject": re.compile(r"Finish but reject rollout (?P<number>\d+)\. "),
+    "old_kept": re.compile(r"Accept rollout result"),
+    "old_refused": re.compile(r"Rollout is rejected\."),
     "done": re.compile(r"Epoch \d+/\d+ Step \d+/\d+ Train step (?P<number>\d+)/\d+ done\."),
     "recovering": re.compile(r"Recovering from StepInfo\(.*?global_step=(?P<number>\d+)[,)]"),
     "fresh": re.compile(r"Resume info not found at "),
@@ -65,10 +69,13 @@ _KINDS: dict[str, re.Pattern[str]] = {
     "undumped": re.compile(r"Failed to dump trajectory for task (?P<number>\d+): (?P<text>.*)"),
 }
 _TELLING = (
-    "AsyncTaskRunner|Finish |Submit rollout rid|Workflow execution|Rollout timed|Train step |Recovering|Resume info"
+    "AsyncTaskRunner|Finish |Submit rollout rid|Accept rollout result|Rollout is rejected"
+    "|Workflow execution|Rollout timed|Train step |Recovering|Resume info"
     "|PerfTracer|HTTP request|GroupedRollout|Failed to dump|│"
 )
-_TASK_KINDS = frozenset({"submitted", "completed", "accept", "reject", "failed", "timeout", "old_submit", "old_finish"})
+OLD_KINDS = frozenset({"old_submit", "old_finish", "old_accept", "old_reject", "old_kept", "old_refused"})
+"""Lines of v0.3 and v0.4, which name the task they speak of but not always the rank."""
+_TASK_KINDS = OLD_KINDS | {"submitted", "completed", "accept", "reject", "failed", "timeout"}
 _RANK = re.compile(r"[Rr]ank[ =]?(\d+)")
 BEGINS = re.compile(
     rb"^(?:\x1b\[[\d;]*m|\[[\w-]+\s*\] +|\(AReaL\) ?| )*\d{8}-\d\d:\d\d:\d\d\.\d{3} \w+ INFO: "

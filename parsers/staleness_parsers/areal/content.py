@@ -62,12 +62,14 @@ class Sample:
 class Content:
     """A task's samples. ``whole``: each sample that was trained has its row here, as far as can be told.
 
-    ``counted``: there are as many as listed, no fewer.
+    ``counted``: there are as many as listed, no fewer. ``calls``: an agent's samples, each of which can be a row per
+    call of the model, and none is there.
     """
 
     samples: list[Sample]
     whole: bool = False
     counted: bool = False
+    calls: bool = False
 
     @cached_property
     def sums(self) -> Sums:
@@ -325,7 +327,8 @@ def content_of(task: Task, groups: Sequence[Group], launch: Launch, dialect: Dia
         low, high = _lived(task, index, count, launch)
         place = (task.sessions[index]["source"], task.sessions[index]["line"]) if task.sessions else task.place
         samples.append(Sample([Span(0, None, low, high)], None, None, place, told=False))
-    return Content(samples, counted=count == 1 or settings.whole_groups)
+    calls = bool(task.sessions) and not any(row["phased"] for row in task.sessions)
+    return Content(samples, counted=not calls and (count == 1 or settings.whole_groups), calls=calls)
 
 
 def _lived(task: Task, index: int, count: int, launch: Launch) -> tuple[int, int]:
@@ -386,8 +389,10 @@ def dialect_of(
         early=not settings.found or (settings.august and not second),
         late=listed and settings.behind != 0,
         at_end=listed and second and not settings.august,
-        loose=listed and agents,
-        void=bool(groups) and (_made_up(launches) or _frozen(groups, launches, tasks)),
+        loose=agents,
+        void=_made_up(launches) or _frozen(groups, launches, tasks)
+        if groups
+        else not (settings.august or _younger(launches)),
     )
     if not groups:
         return dialect, "no dumps"
@@ -404,8 +409,25 @@ def _made_up(launches: Sequence[Launch]) -> bool:
     return bool(statistics) and not any(name.startswith("version_stats/") for values in statistics for name in values)
 
 
+def _younger(launches: Sequence[Launch]) -> bool:
+    """Tell whether some step's mean age, or the lack of any, shows that not all is stamped 0 for ever."""
+    means = [
+        (number, step.values.get("version_stats/sample_staleness_theta_avg"))
+        for launch in launches
+        for number, step in launch.steps.items()
+        if number > 0
+    ]
+    told = [(number, mean) for number, mean in means if mean is not None]
+    return not told or any(mean < number * (1 - 1e-4) for number, mean in told)
+
+
 def _frozen(groups: Mapping[int, Sequence[Group]], launches: Sequence[Launch], tasks: Sequence[Task]) -> bool:
-    """Tell whether all is stamped 0: proxies that were never told of a new version do that for ever."""
+    """Tell whether all is stamped 0: proxies that were never told of a new version do that for ever.
+
+    Where no task is known, nothing says that those of later steps did not begin under version 0.
+    """
     if any(group.rows[0]["folder"] > 0 for several in groups.values() for group in several):
         return False
+    if not tasks:
+        return any(number > 0 for launch in launches for number in launch.steps)
     return any(task.number in groups and launches[task.launch].version_lo(task.started) > 0 for task in tasks)

@@ -19,7 +19,10 @@ LOG = re.compile(r"(?P<root>(?:.*/)?)(?P<name>[^/]+)\.(?:log|txt|out|stdout)")
 EVENTS = re.compile(r"(?:.*/)?[^/]*\.?tfevents\.(?P<time>\d+)[^/]*")
 ROLE_LOGS = frozenset({"rollout", "eval-rollout", "actor", "critic", "ref", "teacher"})
 CONSOLE_LINE = re.compile(rb"\d{8}-\d\d:\d\d:\d\d\.\d{3} ")
-CONSOLE_MARKS = (b"(AReaL)", b"AsyncTaskRunner", b"RolloutController", b"RemoteInfEngine", b"Submit rollout rid")
+CONSOLE_MARKS = (
+    *(b"(AReaL)", b"AsyncTaskRunner", b"RolloutController", b"RemoteInfEngine", b"Submit rollout rid"),
+    b"StatsLogger INFO: Epoch ",
+)
 
 
 @dataclass(frozen=True)

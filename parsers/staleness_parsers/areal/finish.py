@@ -15,13 +15,14 @@ from staleness_audit.readers.numbers import moment, near
 from staleness_parsers.areal.assembly import assemble
 from staleness_parsers.areal.book import Book
 from staleness_parsers.areal.clocks import timed_sessions, untimed_log
+from staleness_parsers.areal.console import OLD_KINDS
 from staleness_parsers.areal.content import assign, contents_of, dialect_of
 from staleness_parsers.areal.facts import Known, facts
 from staleness_parsers.areal.kept import dumps_of, sessions_of
 from staleness_parsers.areal.launches import Launch, Row, launches, of_other_runs, superseded
 from staleness_parsers.areal.scalars import RATIO_FILTER
 from staleness_parsers.areal.settings import Settings, settings_from
-from staleness_parsers.areal.tasks import tasks_of
+from staleness_parsers.areal.tasks import nameless_ranks, tasks_of
 
 
 def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
@@ -51,6 +52,8 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
         sink.diagnose(
             "note", "zone-unknown", "Nothing tells the time zone of the console: its times are taken for UTC."
         )
+    for launch in found:
+        _leave_nameless(launch, sink)
     retries = [row["us"] for row in again] if workers else None
     tasks = [task for launch in found for task in tasks_of(launch, settings.timeout, settings.by_task_id, retries)]
     dumps = dumps_of(staged, shared=(settings.data_parallel or 1) > 1 or len({task.rank for task in tasks}) > 1)
@@ -67,7 +70,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     several = len({task.rank for task in tasks}) > 1
     retried = {task.key for task in tasks if task.retried}
     resent = _resent(found, again, settings)
-    book = Book(sink, settings, found, batches, contents, several, retried, resent, dialect.void)
+    book = Book(sink, settings, found, batches, contents, several, retried, resent, dialect)
     for launch in found:
         book.write_steps(launch)
     book.flush()
@@ -77,6 +80,16 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     )
     _tell(sink, known, len(homeless))
     return facts(known, sink)
+
+
+def _leave_nameless(launch: Launch, sink: Sink) -> None:
+    """Leave out the task lines of a launch whose ranks do not say which of them speaks."""
+    if not nameless_ranks(launch):
+        return
+    line = next(row for row in launch.log if row["kind"] == "old_submit")
+    message = "Several ranks share this log and do not say which of them speaks: no line about a task is used."
+    sink.diagnose("warning", "ranks-nameless", message, source=line["source"], line=line["line"])
+    launch.log = [row for row in launch.log if row["kind"] not in OLD_KINDS]
 
 
 def _resent(found: Sequence[Launch], again: Sequence[Row], settings: Settings) -> set[int]:
@@ -135,7 +148,7 @@ def _tell(sink: Sink, known: Known, homeless: int) -> None:
         sink.diagnose(
             "warning",
             "versions-not-trustworthy",
-            "The versions in the dumps mean nothing (all 0, or made up for a workflow that returns none): they are "
+            "The versions as stamped mean nothing (all 0, or made up for a workflow that returns none): they are "
             "bounded by times instead.",
         )
     for launch in known.launches:

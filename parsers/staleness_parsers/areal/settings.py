@@ -96,7 +96,8 @@ def settings_from(document: Mapping[str, Any]) -> Settings:
         by_task_id=lookup(document, "rollout.deterministic_sampling") is True,
         timeout=float(timeout) if isinstance(timeout, int | float) and not isinstance(timeout, bool) else None,
         updates=_whole(lookup(document, "actor.ppo_n_minibatches")),
-        data_parallel=_data_parallel(lookup(document, "actor.backend")),
+        data_parallel=_data_parallel(lookup(document, "actor.backend"))
+        or _data_parallel(lookup(document, "allocation_mode"), old=True),
         generation=generation if isinstance(generation, str) else None,
         august=isinstance(rollout, Mapping) and "deterministic_sampling" in rollout,
         masks=(rejection is not None and action != "clamp") or lookup(document, "actor.m2_threshold") is not None,
@@ -110,7 +111,11 @@ def _whole(value: object) -> int | None:
     return value if is_whole(value) and 0 <= value < 1 << 31 else None
 
 
-def _data_parallel(backend: object) -> int | None:
-    """Return the number of data-parallel ranks in an allocation such as ``fsdp:d4`` or ``megatron:d2p2t4``."""
-    found = re.search(r":(?:[a-z]\d+)*?d(\d{1,6})", backend) if isinstance(backend, str) else None
+def _data_parallel(backend: object, *, old: bool = False) -> int | None:
+    """Return the number of data-parallel ranks in an allocation such as ``fsdp:d4`` or ``megatron:d2p2t4``.
+
+    ``old``: it names the servers first, as ``sglang.d4p1t1+d2p1t1`` does.
+    """
+    pattern = r"\+(?:[a-z]+[:.])?(?:[a-z]\d+)*?d(\d{1,6})" if old else r":(?:[a-z]\d+)*?d(\d{1,6})"
+    found = re.search(pattern, backend) if isinstance(backend, str) else None
     return int(found[1]) if found else None

@@ -15,6 +15,8 @@ from staleness_parsers.areal.launches import FOREVER, Launch, Row
 AFTER_RESUME = 200_000
 """Microseconds, a guess within the half second that the runner may sleep."""
 
+_ENDS = frozenset({"completed", "old_finish", "old_accept", "old_reject"})
+
 OUTCOMES = {"accept": "accepted", "reject": "rejected", "failed": "failed", "timeout": "timeout"}
 
 
@@ -100,24 +102,66 @@ def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool, retries: S
     return sorted(found, key=lambda task: (task.rank, task.order))
 
 
+def nameless_ranks(launch: Launch) -> bool:
+    """Tell whether several ranks print the old lines under one name: the same task begins twice."""
+    begun = Counter(
+        (row["rank"], row["number"])
+        for row in launch.log
+        if row["kind"] == "old_submit" and not launch.evaluating(row["us"])
+    )
+    return any(count > 1 for count in begun.values())
+
+
 def _from_console(launch: Launch, rank: int, log: list[Row]) -> list[Task]:
     found: dict[int, Task] = {}
-    accepted = 0
+    finished: list[tuple[Task, int]] = []
+    outcomes: list[str] = []
+    evaluated: Counter[int] = Counter()
     for row in log:
-        if launch.evaluating(row["us"]):
+        if launch.evaluating(row["us"]) and not _ends_inside(row, evaluated):
             continue
         place = (row["source"], row["line"])
         if row["kind"] in ("submitted", "old_submit"):
             found.setdefault(
                 row["number"], Task(launch.number, rank, row["number"], len(found), row["us"], place=place)
             )
-        elif row["kind"] in ("completed", "old_finish") and (task := found.get(row["number"])) and task.ready is None:
+        elif row["kind"] in _ENDS and (task := found.get(row["number"])) and task.ready is None:
             task.ready, task.end_place = row["us"], place
             if row["kind"] == "old_finish":
-                # The old line carries the id, and the counter of accepted ones tells how it ended.
-                task.status, task.sure = ("accepted" if int(row["text"]) > accepted else "rejected"), True
-                accepted = int(row["text"])
+                finished.append((task, int(row["text"])))
+            elif row["kind"] != "completed":
+                task.status, task.sure = ("accepted" if row["kind"] == "old_accept" else "rejected"), True
+        elif row["kind"] in ("old_kept", "old_refused"):
+            outcomes.append("accepted" if row["kind"] == "old_kept" else "rejected")
+    _old_outcomes(finished, outcomes)
     return list(found.values())
+
+
+def _ends_inside(row: Row, evaluated: Counter[int]) -> bool:
+    """Tell whether an old line printed during an evaluation is the end of a training task: none of its tasks is left.
+
+    ``evaluated``: how many tasks of each number the evaluation has begun and not ended.
+    """
+    if row["kind"] == "old_submit":
+        evaluated[row["number"]] += 1
+    if row["kind"] not in _ENDS - {"completed"}:
+        return False
+    evaluated[row["number"]] -= 1
+    return evaluated[row["number"]] < 0
+
+
+def _old_outcomes(finished: Sequence[tuple[Task, int]], outcomes: Sequence[str]) -> None:
+    """Give the outcomes of v0.3, told when a result was looked at, to the tasks in the order in which they finished.
+
+    The counter of accepted ones counts every finished task, and is taken back when a result is refused: where nothing
+    tells that, it speaks of no task in particular, unless it shows that none was refused.
+    """
+    if outcomes:
+        for (task, _), outcome in zip(finished, outcomes, strict=False):
+            task.status, task.sure = outcome, True
+    elif [counter for _, counter in finished] == list(range(1, len(finished) + 1)):
+        for task, _ in finished:
+            task.status = "accepted"
 
 
 def _handed_over(ended: int | None, launch: Launch) -> int | None:

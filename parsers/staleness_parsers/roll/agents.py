@@ -123,6 +123,7 @@ class Agents:
         counts = [named.get("scheduler/group_filter_count") for named in known.metrics.values()]
         self.silent = bool(counts) and all(row is None or row["value"] == 0 for row in counts)
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent)
+        self.arrived: dict[tuple[int, str | None], list[tuple[int, str]]] = defaultdict(list)
 
     def write(self) -> None:
         """Write trained trajectories, then those that spans show and no batch has."""
@@ -133,7 +134,10 @@ class Agents:
         seen = agentic.unbroken((homes[step], one.group) for step in homes for one in batches[step])
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent, unbroken=seen)
         left = agentic.match_spans(batches, [*known.spans, *in_order(known.lives)], known.time)
-        self._torn([one for batch in batches.values() for one in batch])
+        everyone = [one for batch in batches.values() for one in batch]
+        self._torn(everyone)
+        for row in [*left, *(one.span for one in everyone if one.span is not None)]:
+            self.arrived[known.time.attempt_at(row["start"]), row["traj_group"]].append((row["end"], row["span"]))
         pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
         stories: dict[int, list[_Batch | _Left]] = defaultdict(list)
         trained: dict[tuple[int, str], int] = {}
@@ -183,10 +187,14 @@ class Agents:
     def _stated(self, step: int, attempt: int, batch: Sequence[agentic.Trained], *, complete: bool) -> None:
         """A pickle has the whole batch; a dump lacks placeholders; deleted rows can make it fewer."""
         known = self.known
-        if self._deleting(step):
-            return
         size = known.settings.whole_number("rollout_batch_size")
         place = batch[0].place
+        if self._deleting(step):
+            most = len(batch) if complete else max(size or 0, len(batch))
+            if self.completed.get((attempt, step)) is not None and (complete or size):
+                constrain(self.rows, place, attempt, step, "trajectories", 1, op="ge")
+                constrain(self.rows, place, attempt, step, "trajectories", most, op="le")
+            return
         if complete and self.completed.get((attempt, step)) is None:
             return  # an unconfirmed step whose batch is known has nobody else
         home = known.time.last(step)
@@ -204,7 +212,7 @@ class Agents:
         removed = self.known.metrics.get(step, {}).get("system/batch_remove_count")
         if removed is not None:
             return bool(removed["value"] > 0)
-        return self.known.settings.get("batch_adjust_mode") not in (None, "copy")
+        return bool(self.known.settings.get("batch_adjust_mode") != "copy")
 
     def _facts(self, step: int, attempt: int, batch: Sequence[agentic.Trained]) -> _Facts:
         """Return what the rows of a batch depend on; of its trajectories' own only spans are not in its rows."""
@@ -269,6 +277,9 @@ class Agents:
         home = known.time.ids.get(row["parent"] or "")
         low = known.pushes.version(home.step if home else 0, known.time.first.get(attempt, 0))[0]
         options = agentic.untrained_fate(row, known.time, self.slots, trained)
+        if not options and self._redundant(row):
+            # Its slot is open as long as its group waits in the queue, which nothing records.
+            options = [("dropped", "surplus", None), ("pending", None, None)]
         uses: list[int] = []
         if not known_batches:
             # Batches are missing: it may have been in one of those.
@@ -279,6 +290,14 @@ class Agents:
                 if step.attempt == attempt and step.step not in known.rows and (step.end or 0) >= row["end"]
             ]
         return _Left(row, attempt, low, list(dict.fromkeys(options)), uses)
+
+    def _redundant(self, row: Span) -> bool:
+        """Whether a group had all it needs when a trajectory of it arrived (guide rule 9), or may have had."""
+        size = self.known.settings.whole_number("train_env_manager.group_size")
+        if size is None:
+            return True
+        attempt = self.known.time.attempt_at(row["start"])
+        return sum(other < (row["end"], row["span"]) for other in self.arrived[attempt, row["traj_group"]]) >= size
 
     def _ignored(self) -> None:
         """Groups that the console says were too old when their turn came (rule 12); others age out silently."""

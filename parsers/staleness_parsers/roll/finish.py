@@ -159,6 +159,9 @@ def _notes(known: Known, sink: Sink) -> None:
     if known.settings.whole_number("critic_warmup"):
         message = "Steps of the critic's warm-up count as versions, as in the framework, although the policy stays."
         sink.diagnose("note", "critic-warmup", message)
+    if known.settings.get("critic_warmup") is None and known.time.steps:
+        message = "No configuration tells critic_warmup: it is taken for 0, so that every step trains the policy."
+        sink.diagnose("note", "critic-warmup-unknown", message)
     if any(named.get("mask/final_mask_sum_eq_0", {}).get("value") == 1 for named in known.metrics.values()):
         message = "A step whose samples were all masked was skipped; it counts as a version, as in the framework."
         sink.diagnose("note", "skipped-step", message)

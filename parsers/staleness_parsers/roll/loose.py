@@ -116,8 +116,10 @@ class Batches:
             about = {"trajectory_id": key, "attempt": attempt}
             self.rows.add("trajectories", row, **about, role="train", anonymous=True, **size, evidence="recorded")
             self.rows.span(row, key, 0, (0, None), (0, self.known.pushes.version(row["step"], 0)[1]))
-            fate = {"kind": "dropped", "reason": "surplus", "step": row["step"], "multiplicity": count[0]}
-            self.rows.add("events", row, **about, **fate, evidence="recorded")
+            # Whoever was still being generated was deleted like those that were finished.
+            for kind in ("dropped", "cancelled"):
+                fate = {"kind": kind, "reason": "surplus", "step": row["step"], "multiplicity": count[0]}
+                self.rows.add("events", row, **about, **fate, evidence="inferred")
 
     def _write_eras(self) -> None:
         """Write the trajectories of the batches, step by step."""
