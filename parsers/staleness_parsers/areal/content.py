@@ -89,7 +89,8 @@ class Content:
     @cached_property
     def mark(self) -> int:
         """Tell these samples from others in this process."""
-        return hash(tuple((sample.place, sample.prompt, sample.told, *sample.spans) for sample in self.samples))
+        samples = [(sample.place, sample.prompt, sample.told, *sample.spans) for sample in self.samples]
+        return hash((self.calls, *samples))
 
 
 @dataclass(frozen=True, slots=True)
