@@ -6,8 +6,9 @@ Parquet and a DuckDB of its own cost several times what a parser does with a sma
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -53,6 +54,7 @@ class HeldParts:
 
     tables: dict[str, pl.DataFrame]
     writers: dict[str, pl.Series]
+    memory: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, units: list[Parts]) -> HeldParts:
@@ -72,6 +74,10 @@ class HeldParts:
     def has(self, table: str) -> bool:
         """See ``parser.Staged.has``."""
         return table in self.tables
+
+    def units(self, table: str) -> Collection[str]:
+        """See ``parser.Staged.units``."""
+        return set(self.writers.get(table, ()))
 
     def scan(self, table: str, *, units: Collection[str] | None = None, named: bool = False) -> pl.LazyFrame:
         """See ``parser.Staged.scan``."""

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 import polars as pl
 
 from staleness_audit.parser import RunFacts, Sink, Staged
+from staleness_audit.readers.units import by_unit, rows_of
 from staleness_parsers.psrl import dumps, gateway, settings
 from staleness_parsers.psrl.book import Book, keep_book
 from staleness_parsers.psrl.calls import Pins, Request, Trace
 from staleness_parsers.psrl.facts import facts, reported
 from staleness_parsers.psrl.fates import named_requests, unseen_fates, write_fates
 from staleness_parsers.psrl.lives import Teller, Texts
-from staleness_parsers.psrl.past import by_unit, follow, rows_of
+from staleness_parsers.psrl.past import follow
 from staleness_parsers.psrl.settings import Settings
 from staleness_parsers.psrl.training import Training
 
@@ -165,9 +166,10 @@ def _texts(staged: Staged) -> tuple[Texts, set[int]]:
 
     Texts of a version's folder are one unit: those of folders that got no more files stay.
     """
-    before = staged.memory.get(dumps.TEXTS, {})
-    now = by_unit(staged, dumps.TEXTS)
-    texts: dict[tuple[int, int | None], list[Row]] = staged.memory.setdefault("texts", defaultdict(list))
+    texts: dict[tuple[int, int | None], list[Row]]
+    before, texts = staged.memory.get("texts", ({}, defaultdict(list)))
+    now = by_unit(staged, dumps.TEXTS, list[Row])
+    staged.memory["texts"] = now, texts
     retold: set[int] = set()
     for unit in before.keys() - now.keys():
         for row in before[unit]:
@@ -197,7 +199,7 @@ def _collect(story: Story, staged: Staged) -> None:
         None,
         "none",
     )
-    units = by_unit(staged, dumps.ROLLOUTS)
+    units = by_unit(staged, dumps.ROLLOUTS, list[Row])
     story.dumped = bool(units)
     files: dict[int, list[str]] = defaultdict(list)
     for unit in sorted(units, key=lambda unit: str(units[unit][0]["source"])):
@@ -482,7 +484,7 @@ def _remark(story: Story, sink: Sink) -> None:
         sink.diagnose("note", "critic-warmup", message, source=story.settings.source)
 
 
-def _rows(staged: Staged, table: str, order: Sequence[str]) -> list[Row]:
+def _rows(staged: Staged, table: str, order: Sequence[str]) -> Sequence[Row]:
     if not staged.has(table):
         return []
     return rows_of(staged.scan(table).sort(order, maintain_order=True).collect())

@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeVar
 import polars as pl
 
 from staleness_audit.parser import Staged
-
-Row = Mapping[str, Any]
+from staleness_audit.readers.units import Row, rows_of
 
 
 class Followed(Protocol):
@@ -77,25 +76,3 @@ def _beyond(rows: pl.LazyFrame, lines: Mapping[str, int]) -> pl.DataFrame:
         further = [(pl.col("source") == source) & (pl.col("line") > line) for source, line in lines.items()]
         rows = rows.filter(pl.any_horizontal(~pl.col("source").is_in(list(lines)), *further))
     return rows.sort("source", "line", maintain_order=True).collect()
-
-
-def by_unit(staged: Staged, table: str) -> dict[str, list[Row]]:
-    """Return a table's rows by the unit that wrote them, whose name changes with its input: known ones stay."""
-    if not staged.has(table):
-        return {}
-    known: dict[str, list[Row]] = staged.memory.get(table, {})
-    units = staged.units(table)
-    found = {unit: rows for unit, rows in known.items() if unit in units}
-    if new := set(units) - found.keys():
-        rows = staged.scan(table, units=new, named=True).collect()
-        for unit, row in zip(rows["unit"].to_list(), rows_of(rows.drop("unit")), strict=True):
-            found.setdefault(unit, []).append(row)
-    staged.memory[table] = found
-    return found
-
-
-def rows_of(found: pl.DataFrame) -> list[Row]:
-    """Take a frame apart, by columns: Polars makes the lists in cells many times faster so than row by row."""
-    cells = zip(*(column.to_list() for column in found.iter_columns()), strict=True)
-    names = found.columns
-    return [dict(zip(names, row, strict=True)) for row in cells]
