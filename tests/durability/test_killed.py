@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,40 +122,53 @@ def test_two_hundred_killed_ingestions(folder: Path, tmp_path: Path) -> None:
     kill_ingestions(folder, tmp_path / "tables", 200, seed=2)
 
 
+CHANGES = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
+
+
 class Killed(BaseException):
-    """In place of a signal; whoever has this at an ``unlink`` comes no further."""
+    """In place of a signal; whoever has this at one change of a folder makes no other."""
 
 
-def test_whoever_is_killed_while_old_tables_are_removed_does_not_leave_a_part_of_them(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def dies_at(calls: int, patch: pytest.MonkeyPatch) -> None:
+    """Let the process make so many changes and no more."""
+
+    def once(real: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls -= 1
+            if calls < 0:
+                raise Killed
+            return real(*arguments, **options)
+
+        return call
+
+    for name in CHANGES:
+        patch.setattr(os, name, once(getattr(os, name)))
+
+
+@pytest.mark.parametrize("every", [pytest.param(11, id="some"), pytest.param(1, id="all", marks=pytest.mark.slow)])
+def test_an_ingestion_may_die_at_any_change(
+    every: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log comes, its ingestion dies on the way through what is old, and the log goes again: the old tables are back
-    in demand, of which only a part is there."""
-    tables, extra, unlink, calls = tmp_path / "tables", folder / f"w{LOGS:03}.staleness.jsonl", os.unlink, 0
+    """A log comes, its ingestion dies somewhere, and the log goes again: what is old, and perhaps half removed by then,
+    is in demand once more."""
+    tables, extra = tmp_path / "tables", folder / f"w{LOGS:03}.staleness.jsonl"
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     before = answer(audit(folder, tables=tables).data)
     died = 0
-
-    def dies(*arguments: Any, **options: Any) -> None:
-        nonlocal calls
-        calls -= 1
-        if calls < 0:
-            raise Killed
-        unlink(*arguments, **options)
-
-    for calls_at in range(2, 100, 4):
-        calls = calls_at
-        write(folder, LOGS, f"extra{calls_at}")
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "unlink", dies)
-            try:
-                audit(folder, tables=tables)
-            except Killed:
-                died += 1
+    for calls in range(0, 100, every):
+        write(folder, LOGS, f"extra{calls}")
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            dies_at(calls, patch)
+            died += 1
+            audit(folder, tables=tables)
+            died -= 1
+        assert answer(audit(tables).data)[1]["lo"] in (LOGS, LOGS + 1), calls
         extra.unlink()
-        assert answer(audit(folder, tables=tables).data) == before, calls_at
-        if calls >= 0:
-            break
-    assert died > 3 and not left_over(tables)
+        assert answer(audit(folder, tables=tables).data) == before, calls
+    assert died >= 80 // every
+    assert not left_over(tables)
 
 
 def kill_reports(folder: Path, tmp_path: Path, times: int, seed: int) -> None:
