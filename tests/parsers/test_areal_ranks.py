@@ -75,6 +75,16 @@ class TestRanks:
         assert data["tokens"]["trained"] == exact(12)
         assert data["diagnostics"]["errors"] == 0
 
+    def test_of_groups_of_one_and_two_samples_the_second_is_somebodys(self, tmp_path: Path) -> None:
+        """Both ranks' task 0 was rejected. Which of them had a second sample nobody says: two were dropped at least."""
+        rows = [dump_row(0, [[0, 5]]), dump_row(0, [[0, 1]], 1), dump_row(0, [[0, 6]])]
+        trial = ranks({"0/0.jsonl": rows}, {}, **{"gconfig.n_samples": 2})
+        task = {0: FIRST[0]}, {0: SECOND[0]}
+        trial.console = tracer() + task_lines(task[0], {0: "reject"})
+        trial.console += task_lines(task[1], {0: "reject"}, engine="[RemoteInfEngine Rank 1]")
+        trial.perf = {}
+        assert judged(trial, tmp_path).data["trajectories"]["dropped"]["filtered"]["lo"] == 2
+
     def test_an_outcome_told_during_an_evaluation_is_nobody_elses(self, tmp_path: Path) -> None:
         """Task 2 ends while step 2 evaluates; the failure after that is task 8's, and task 9 is trained."""
         tasks = {**STRAGGLER, 2: (3.5, 26.8, [[0, 4], [1, 3], [2, 2]]), 8: (27.5, 28.2, []), 9: (27.6, 28.4, [[3, 2]])}
@@ -119,6 +129,18 @@ class TestController:
 
     def test_without_the_workers_log_any_request_may_have_been(self, tmp_path: Path) -> None:
         assert versions(judged(self.trial(), tmp_path))["2/0"] == [(0, 1, 4), (1, 2, 3), (2, 2, 2)]
+
+    def test_without_the_workers_log_no_age_by_stamps_is_proven(self, tmp_path: Path) -> None:
+        """Step 3 logs that its oldest stamp is 3 old; of a request that was sent again the token is newer."""
+        trial = self.trial()
+        trial.console = tracer() + task_lines(STRAGGLER, engine="RolloutController")
+        trial.console += step_lines({**STATS, 3: stats(2, 13, sample_staleness_theta_max=3.0)})
+        assert judged(trial, tmp_path / "unknown").data["staleness"]["max"] == {"lo": 2, "hi": 3}
+        (trial.write(tmp_path / "run") / "rollout.log").write_text(
+            says(1.0, "[RemoteInfEngine Rank 0]", "ready") + "\n"
+        )
+        told = audit(tmp_path / "run", framework="areal", tables=tmp_path / "tables").data
+        assert told["staleness"]["max"] == exact(3)
 
     def test_what_a_controller_calls_rejected_may_have_failed(self, tmp_path: Path) -> None:
         """The worker's log tells of failures, without ids. Rows that were dumped did not fail."""

@@ -36,8 +36,8 @@ ERA = 8
 class Book:
     """Rows on their way to the event tables, written in chunks.
 
-    ``multiple``: ids need the rank to be unique. ``resent``: launches of which a log tells that requests were sent
-    again with the stamp of the first try; ``retried``: tasks of which one may have been. ``dialect``: what the
+    ``multiple``: ids need the rank to be unique. ``resent``: launches in which requests may have been sent again
+    with the stamp of the first try; ``retried``: tasks of which one may have been. ``dialect``: what the
     stamps are worth.
     """
 
@@ -269,7 +269,13 @@ class Book:
             }
             self.add(
                 "trajectories",
-                {**about, "role": "train", "anonymous": False, "multiplicity_lo": 1, "multiplicity_hi": 1},
+                {
+                    **about,
+                    "role": "train",
+                    "anonymous": False,
+                    "multiplicity_lo": int(sample.sure),
+                    "multiplicity_hi": 1,
+                },
                 sample.place,
                 evidence,
             )

@@ -41,13 +41,17 @@ class Span:
 
 @dataclass(slots=True)
 class Sample:
-    """One training row of a task. ``length``: with prompt, None if no row says it. ``place``: where it is told."""
+    """One training row of a task. ``length``: with prompt, None if no row says it. ``place``: where it is told.
+
+    ``sure``: there is such a row, whichever of the dumped groups is the task's.
+    """
 
     spans: list[Span]
     length: int | None
     prompt: int | None
     place: tuple[str, int]
     told: bool
+    sure: bool = True
 
     @property
     def tokens(self) -> tuple[int, int | None]:
@@ -89,7 +93,7 @@ class Content:
     @cached_property
     def mark(self) -> int:
         """Tell these samples from others in this process."""
-        samples = [(sample.place, sample.prompt, sample.told, *sample.spans) for sample in self.samples]
+        samples = [(sample.place, sample.prompt, sample.told, sample.sure, *sample.spans) for sample in self.samples]
         return hash((self.calls, *samples))
 
 
@@ -363,7 +367,8 @@ def _any_of(index: int, groups: Sequence[Group], dialect: Dialect, task: Task, l
     """Build a sample that may be that of any of several groups: the widest of each."""
     options = [_sample(group.rows[index], lived, dialect, task.retried) for group in groups if index < len(group.rows)]
     tokens: list[tuple[int, int | None]] = [option.tokens for option in options]
-    if any(index >= len(group.rows) for group in groups):
+    sure = all(index < len(group.rows) for group in groups)
+    if not sure:
         tokens.append((0, 0))
     highs = [high for _, high in tokens]
     spans = [span for option in options for span in option.spans]
@@ -373,7 +378,7 @@ def _any_of(index: int, groups: Sequence[Group], dialect: Dialect, task: Task, l
         min(span.version_lo for span in spans),
         max(span.version_hi for span in spans),
     )
-    return Sample([span], None, None, options[0].place, told=True)
+    return Sample([span], None, None, options[0].place, told=True, sure=sure)
 
 
 def dialect_of(

@@ -69,7 +69,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     }
     several = len({task.rank for task in tasks}) > 1
     retried = {task.key for task in tasks if task.retried}
-    resent = _resent(found, again, settings)
+    resent = _resent(found, again, settings, workers=workers)
     book = Book(sink, settings, found, batches, contents, several, retried, resent, dialect)
     for launch in found:
         book.write_steps(launch)
@@ -92,11 +92,18 @@ def _leave_nameless(launch: Launch, sink: Sink) -> None:
     launch.log = [row for row in launch.log if row["kind"] not in OLD_KINDS]
 
 
-def _resent(found: Sequence[Launch], again: Sequence[Row], settings: Settings) -> set[int]:
-    """Launches in which requests may have been sent again, by code that stamps them before."""
+def _resent(found: Sequence[Launch], again: Sequence[Row], settings: Settings, *, workers: bool) -> set[int]:
+    """Launches in which requests may have been sent again, by code that stamps them before.
+
+    A controller does not tell of what its workers sent again; their own log does, if it is there.
+    """
     if settings.found and settings.behind != 0:
         return set()
-    return {launch.number for launch in found if again or any(row["kind"] == "retry" for row in launch.log)}
+    return {
+        launch.number
+        for launch in found
+        if again or any(row["kind"] == "retry" or (row["controller"] and not workers) for row in launch.log)
+    }
 
 
 def _rows(staged: Staged, table: str, *order: str) -> list[dict[str, Any]]:
