@@ -95,18 +95,7 @@ class _Left:
 
 
 def _trajectory(rows: Rows, place: Row, key: str, group: str | None, attempt: int) -> None:
-    rows.add(
-        "trajectories",
-        place,
-        trajectory_id=key,
-        group_id=f"{attempt}/{group}" if group else None,
-        attempt=attempt,
-        role="train",
-        anonymous=False,
-        multiplicity_lo=1,
-        multiplicity_hi=1,
-        evidence="recorded",
-    )
+    rows.trajectory(place, key, f"{attempt}/{group}" if group else None, attempt)
 
 
 def _life(rows: Rows, span: Span, key: str, attempt: int) -> None:

@@ -39,18 +39,7 @@ def _write_batch(facts: _Facts, rows: Rows) -> None:
         key = row["key"] or f"step{step}[{row['place']}]"
         group = f"step{step}/{index // facts.size}" if facts.size else f"step{step}/{row['grp']}"
         tokens = row["tokens"]
-        rows.add(
-            "trajectories",
-            row,
-            trajectory_id=key,
-            group_id=group,
-            attempt=attempt,
-            role="train",
-            anonymous=False,
-            multiplicity_lo=1,
-            multiplicity_hi=1,
-            evidence="recorded",
-        )
+        rows.trajectory(row, key, group, attempt)
         versions = facts.own if row["domain"] == first else facts.others
         rows.span(row, key, 0, (1 if tokens is None else tokens, tokens), versions)
         rows.add("uses", row, trajectory_id=key, attempt=attempt, step=step, evidence="recorded", **cells)

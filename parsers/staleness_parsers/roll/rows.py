@@ -39,6 +39,21 @@ class Rows:
         if len(rows) >= _FLUSH:
             self._write(table)
 
+    def trajectory(self, place: Mapping[str, Any], key: str, group: str | None, attempt: int) -> None:
+        """Add a trajectory that a record of its own names."""
+        self.add(
+            "trajectories",
+            place,
+            trajectory_id=key,
+            group_id=group,
+            attempt=attempt,
+            role="train",
+            anonymous=False,
+            multiplicity_lo=1,
+            multiplicity_hi=1,
+            evidence="recorded",
+        )
+
     def span(
         self, place: Mapping[str, Any], key: str, index: int, tokens: Interval, versions: Interval, **cells: Any
     ) -> None:
