@@ -1,4 +1,4 @@
-"""Staged rows as Python has them, by the unit that wrote them: a watch takes those of a unit apart only once."""
+"""Staged rows by the unit that wrote them: a watch reads those of a unit, or takes them apart, only once."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ def by_unit(staged: Staged, table: str, make: Callable[[list[Row]], Made], *, ke
         for unit, row in zip(rows["unit"].to_list(), rows_of(rows.drop("unit")), strict=True):
             several.setdefault(unit, []).append(row)
         found |= {unit: make(each) for unit, each in several.items()}
+    staged.memory[name] = found
+    return found
+
+
+def frame_of(staged: Staged, table: str) -> pl.DataFrame:
+    """Return the rows of a table that each unit wrote some of, with a column ``unit``; in no order.
+
+    A watch opens the parts of a unit only once (``Staged.memory``).
+    """
+    name = f"{table} as a frame"
+    units = staged.units(table)
+    known: pl.DataFrame | None = staged.memory.get(name)
+    if known is None:
+        found = staged.scan(table, named=True).collect()
+    else:
+        kept = known.filter(pl.col("unit").is_in(units))
+        new = set(units) - set(kept["unit"])
+        found = pl.concat([kept, staged.scan(table, units=new, named=True).collect()]) if new else kept
     staged.memory[name] = found
     return found
 

@@ -188,15 +188,17 @@ def _oldest(model: Model, labels: pl.DataFrame | None) -> dict[tuple[int, int], 
 
     Nothing is older than the first label, 1 or "default", nor than the last sync that aborted.
     """
-    aborted = labels.filter("aborted").select("attempt", "label").rows() if labels is not None else []
-    return {
-        (attempt, label): max(
-            (cut for place, cut in aborted if place == attempt and cut <= label),
-            default=min(label, 1 if versions.delta is False else 0),
-        )
-        for attempt, versions in enumerate(model.versions)
-        for label in versions.by_label
-    }
+    aborted: dict[int, list[int]] = {}
+    for attempt, label in labels.filter("aborted").select("attempt", "label").rows() if labels is not None else ():
+        aborted.setdefault(attempt, []).append(label)
+    oldest = {}
+    for attempt, versions in enumerate(model.versions):
+        cuts = sorted(aborted.get(attempt, ()))
+        first = 1 if versions.delta is False else 0
+        for label in versions.by_label:
+            before = bisect_right(cuts, label)
+            oldest[attempt, label] = cuts[before - 1] if before else min(label, first)
+    return oldest
 
 
 def _meaning(model: Model, oldest: Mapping[tuple[int, int], int]) -> pl.DataFrame:

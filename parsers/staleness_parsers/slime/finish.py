@@ -14,6 +14,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Sink, Staged
 from staleness_audit.readers.numbers import near
+from staleness_audit.readers.units import frame_of
 from staleness_parsers.slime import processes as p
 from staleness_parsers.slime.processes import Process, Train
 
@@ -74,7 +75,9 @@ class Model:
 
 def build(staged: Staged, run: RunFiles, sink: Sink) -> Model:
     """Find the processes and assign every dump to one."""
-    dumped = staged.scan("slime_batches", named=True).collect() if staged.has("slime_batches") else pl.DataFrame()
+    dumped = pl.DataFrame()
+    if staged.has("slime_batches"):
+        dumped = frame_of(staged, "slime_batches").sort("rollout", "root")
     batches = _batches(dumped.drop("names", "edges", strict=False), sink)
     lines = near(p.order_lines(_rows(staged, "slime_lines", ["source", "line"])), "rollout", None, sink)
     scalars = _scalars(staged, sink)
@@ -115,7 +118,7 @@ def _batches(dumped: pl.DataFrame, sink: Sink) -> list[dict[str, Any]]:
 
     ``own_labels``: those its dump contains; ``labels``: those, and what else proves syncs of its process.
     """
-    batches = dumped.sort("rollout", "root").to_dicts() if len(dumped) else []
+    batches = dumped.to_dicts()
     kept: dict[Any, dict[str, Any]] = {}
     for batch in batches:
         for flag in ("readable", "has_dump", "has_train", "has_default", "recycled", "partial"):

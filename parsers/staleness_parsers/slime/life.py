@@ -265,13 +265,16 @@ def write_constraints(model: Model, known: set[tuple[int, int]], sink: Sink) -> 
     """
     found: list[dict[str, Any]] = []
     for attempt, process in enumerate(model.processes):
-        values = _metrics_by_rollout(model, attempt)
-        sizes = _batch_sizes(process, values)
         # What a later launch went back behind counts nowhere, whoever was in it.
         starts = [later.start_hi for later in model.processes[attempt + 1 :] if later.start_hi is not None]
-        for rollout in rollouts_of(process):
-            if (attempt, rollout) in known or rollout >= min(starts, default=rollout + 1):
-                continue
+        nameless = [
+            rollout
+            for rollout in rollouts_of(process)
+            if (attempt, rollout) not in known and rollout < min(starts, default=rollout + 1)
+        ]
+        values = _metrics_by_rollout(model, attempt) if nameless else {}
+        sizes = _batch_sizes(process, values)
+        for rollout in nameless:
             done, _, source, line = completed(model, attempt, rollout)
             if done is False:
                 continue

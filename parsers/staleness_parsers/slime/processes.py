@@ -14,6 +14,7 @@ that comes again, or labels that begin again (pitfall 2). Label -> policy versio
 from __future__ import annotations
 
 import math
+from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -429,21 +430,47 @@ def dump_processes(
     if all(batch["last_enqueued"] is not None for batch in batches):
         ordered.sort(key=lambda batch: batch["last_enqueued"])
     found: list[Process] = []
-    ends: dict[int, datetime] = {}
+    so_far = _SoFar()
     for batch in ordered:
         calls = edges.get((batch["root"], batch["rollout"]), ())
-        if not found or _begins_again(found[-1], batch, calls, ends):
+        if not found or _begins_again(found[-1], batch, calls, so_far):
             found.append(Process("dumps"))
-            ends = {}
+            so_far = _SoFar()
         found[-1].batches.append(batch)
         found[-1].collected.add(batch["rollout"])
-        for call in calls:
-            if call["first_end"] is not None:
-                ends[call["label"]] = min(ends.get(call["label"], call["first_end"]), call["first_end"])
+        so_far.take(batch["rollout"], calls)
     for before, process in zip([None, *found], found, strict=False):
         process.start_lo, process.start_hi = start_of(process, before)
         process.unseen = _unseen_start(process, edges)
     return found
+
+
+@dataclass
+class _SoFar:
+    """What the dumps of a process have told so far: the last rollout, and when calls of each label first ended.
+
+    ``labels``: those labels, sorted.
+    """
+
+    reached: int = -1
+    ends: dict[int, datetime] = field(default_factory=dict)
+    labels: list[int] = field(default_factory=list)
+
+    def take(self, rollout: int, calls: Sequence[Mapping[str, Any]]) -> None:
+        """Take a dump."""
+        self.reached = max(self.reached, rollout)
+        for call in calls:
+            label, end = call["label"], call["first_end"]
+            if end is None:
+                continue
+            if label not in self.ends:
+                insort(self.labels, label)
+            self.ends[label] = min(self.ends.get(label, end), end)
+
+    def newer_ended(self, label: int) -> datetime | None:
+        """Return when a call of a newer label first ended; None if none did."""
+        newer = self.labels[bisect_right(self.labels, label) :]
+        return min((self.ends[each] for each in newer), default=None)
 
 
 def _unseen_start(process: Process, edges: Mapping[tuple[str, int], Sequence[Mapping[str, Any]]]) -> int | None:
@@ -469,14 +496,14 @@ def _unseen_start(process: Process, edges: Mapping[tuple[str, int], Sequence[Map
 
 
 def _begins_again(
-    process: Process, batch: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], ends: Mapping[int, datetime]
+    process: Process, batch: Mapping[str, Any], calls: Sequence[Mapping[str, Any]], so_far: _SoFar
 ) -> bool:
-    if batch["rollout"] <= process.last_collected:
+    if batch["rollout"] <= so_far.reached:
         return True
     for call in calls:
         # In one process no call that starts after a call of a newer label has ended can carry an older one.
-        newer = [end for label, end in ends.items() if label > call["label"]]
-        if call["last_start"] is not None and newer and call["last_start"] > min(newer):
+        ended = so_far.newer_ended(call["label"])
+        if call["last_start"] is not None and ended is not None and call["last_start"] > ended:
             return True
     if calls or batch["label_max"] is None or batch["label_max"] > 1:
         return False
