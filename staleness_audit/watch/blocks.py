@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
 from staleness_audit.parser import Era, Sink
 from staleness_audit.sink import PartWriter
@@ -60,9 +59,11 @@ class BlockWriter(PartWriter):
         seed = hashlib.sha256(repr((relations, queries, tally)).encode())
         for table in beside:
             seed.update(repr(_hashed(connection, table, "0")).encode())
-        cuts = list(_cut(_eras(connection, relations)))
-        _number(connection, cuts)
-        made_from = [_hashed(connection, relation, "block", "JOIN blocks USING (era)") for relation in relations]
+        made_from = [_hashed(connection, relation, "era") for relation in relations]
+        # Those from zero up, then those below zero, away from it.
+        in_order = sorted(set().union(*made_from), key=lambda era: (era < 0, abs(era)))
+        cuts = list(_cut([(era, made_from[0].get(era, (0,))[0]) for era in in_order]))
+        contents = [repr([(era, [hashes.get(era) for hashes in made_from]) for era in block]) for block in cuts]
 
         def write(eras: Sequence[int], sink: Sink) -> list[tuple[Any, ...]]:
             for relation in relations:
@@ -76,7 +77,6 @@ class BlockWriter(PartWriter):
                 sink.write_query(table, connection, query)
             return connection.execute(tally).fetchall() if tally is not None else []
 
-        contents = [repr([hashes.get(number) for hashes in made_from]) for number in range(len(cuts))]
         return self._keep(seed, cuts, contents, write)
 
     def write_eras(self, eras: Sequence[Era], write: Callable[[Sequence[int], Sink], None]) -> None:
@@ -118,14 +118,6 @@ class BlockWriter(PartWriter):
         return found
 
 
-def _eras(connection: duckdb.DuckDBPyConnection, relations: Sequence[str]) -> list[tuple[int, int]]:
-    """All eras with the rows of the first relation: those from zero up, then those below zero, away from it."""
-    counted = f"SELECT era, count(*) AS rows FROM {relations[0]} GROUP BY era"
-    others = "".join(f" UNION ALL SELECT DISTINCT era, 0 FROM {relation}" for relation in relations[1:])
-    query = f"SELECT era, sum(rows)::BIGINT FROM ({counted}{others}) GROUP BY era ORDER BY era < 0, abs(era)"
-    return connection.execute(query).fetchall()
-
-
 def _cut(eras: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
     """Yield the eras of each block; a block is full by what is in it, so that later eras leave it as it is."""
     block: list[int] = []
@@ -140,15 +132,7 @@ def _cut(eras: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
         yield block
 
 
-def _number(connection: duckdb.DuckDBPyConnection, cuts: Sequence[Sequence[int]]) -> None:
-    """Define ``blocks``: the number of the block of each era."""
-    numbered = [(era, number) for number, eras in enumerate(cuts) for era in eras]
-    columns = {"era": [era for era, _ in numbered], "block": [number for _, number in numbered]}
-    schema = pa.schema([("era", pa.int64()), ("block", pa.int64())])
-    connection.register("blocks", pa.table(columns, schema=schema))
-
-
-def _hashed(connection: duckdb.DuckDBPyConnection, relation: str, key: str, join: str = "") -> dict[int, Any]:
-    """What tells the rows of a relation from others, whatever their order, by ``key``."""
-    query = f"SELECT {key}, count(*), bit_xor(hash(row_)), sum(hash(row_)) FROM {relation} AS row_ {join} GROUP BY ALL"
-    return {number: hashes for number, *hashes in connection.execute(query).fetchall()}
+def _hashed(connection: duckdb.DuckDBPyConnection, relation: str, key: str) -> dict[int, tuple[int, ...]]:
+    """The number of a relation's rows, and what tells them from others, whatever their order, by ``key``."""
+    query = f"SELECT {key}, count(*), bit_xor(hash(row_)), sum(hash(row_)) FROM {relation} AS row_ GROUP BY ALL"
+    return {number: tuple(hashes) for number, *hashes in connection.execute(query).fetchall()}

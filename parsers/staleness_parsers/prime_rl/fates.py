@@ -125,14 +125,9 @@ def _reconcile(connection: duckdb.DuckDBPyConnection) -> None:
 _ARRIVALS = """
 CREATE TEMP TABLE arrivals AS
 -- Records of `all`, with a number that grows with their arrival.
-WITH first AS (
-    SELECT arg_min(nth, (step, source, line, ordinal)) AS nth FROM seen WHERE part = 'all' GROUP BY trajectory),
-files AS (
-    SELECT step, source, row_number() OVER (ORDER BY step, source) AS file
-    FROM (SELECT DISTINCT step, source FROM seen WHERE part = 'all'))
-SELECT attempt, grp, episode, env, step, form, reward, named, clean, trainable, tokens,
-    (file::HUGEINT << 96) + (line::HUGEINT << 32) + ordinal AS seq
-FROM seen JOIN first USING (nth) JOIN files USING (step, source)
+SELECT s.attempt, s.grp, s.episode, s.env, s.step, s.form, s.reward, s.named, s.clean, s.trainable, s.tokens,
+    s.nth AS seq
+FROM seen s JOIN bounds b ON b.arrival = s.nth
 """
 
 _GROUPS = """
@@ -142,7 +137,7 @@ CREATE TEMP TABLE finalized AS
 WITH arrived AS (
     SELECT a.attempt, coalesce(a.grp, a.episode) AS grp, max(e.group_size) AS size,
         count(DISTINCT a.episode) AS members,
-        max(a.seq) AS done, arg_max(a.step, a.seq) AS done_in, bool_or(a.form = 'trace') AS failures_unseen,
+        max(a.seq) AS done, max(a.step) AS done_in, bool_or(a.form = 'trace') AS failures_unseen,
         avg(a.reward) FILTER (survives) AS mean_reward,
         count(*) FILTER (survives AND a.reward IS NULL) > 0 AS rewards_missing,
         count(*) FILTER (a.named) > count(DISTINCT a.episode) FILTER (a.named) AS several_agents
@@ -160,26 +155,35 @@ FROM arrived a LEFT JOIN shipped s ON s.attempt = a.attempt AND s.grp = a.grp
 _OPEN = """
 CREATE TEMP TABLE waiting AS
 -- Clean traces that were never shipped, with everything the rules ask for.
-SELECT m.era, m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.tokens,
-    f.complete, f.done, f.done_in, f.failures_unseen, f.size IS NULL AS size_unknown, f.overtaken,
-    w.* EXCLUDE (attempt),
-    coalesce(e.curriculum AND w.gates, true) AS gated,
-    CASE WHEN NOT {filters} THEN 'no'
-         WHEN NOT coalesce(e.exact, false) OR f.several_agents OR f.rewards_missing OR m.reward IS NULL THEN 'maybe'
-         WHEN abs(m.reward - f.mean_reward) <= 1e-9 * greatest(1, abs(f.mean_reward)) THEN 'yes' ELSE 'no' END AS zero,
-    d.reason AS drop_reason, d.step AS drop_step,
-    CAST({enforces} AS BOOLEAN) AS enforces,
-    CAST({bound} AS INTEGER) AS bound,
-    m.v_start + CAST({bound} AS INTEGER) + 2 AS stale_from,
-    (SELECT min(g.done_in) FROM finalized g WHERE g.attempt = m.attempt AND g.complete
-        AND g.done_in >= m.v_start + CAST({bound} AS INTEGER) + 2 AND g.done > f.done) AS swept_in
-FROM lives m
-LEFT JOIN finalized f ON f.attempt = m.attempt AND f.grp = coalesce(m.grp, m.episode)
-LEFT JOIN watches w ON w.attempt = m.attempt
-LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env
-LEFT JOIN (SELECT attempt, prefix, min(reason) AS reason, min(step) AS step FROM drops GROUP BY ALL
-           HAVING count(DISTINCT reason) = 1) d ON d.attempt = m.attempt AND starts_with(m.grp, d.prefix)
-WHERE NOT m.shipped AND m.clean AND NOT m.unscheduled
+WITH clean AS (
+    SELECT m.era, m.trajectory, m.grp, m.attempt, m.source, m.line, m.ordinal, m.form, m.v_start, m.tokens,
+        f.complete, f.done, f.done_in, f.failures_unseen, f.size IS NULL AS size_unknown, f.overtaken,
+        w.* EXCLUDE (attempt),
+        coalesce(e.curriculum AND w.gates, true) AS gated,
+        CASE WHEN NOT {filters} THEN 'no'
+             WHEN NOT coalesce(e.exact, false) OR f.several_agents OR f.rewards_missing OR m.reward IS NULL THEN 'maybe'
+             WHEN abs(m.reward - f.mean_reward) <= 1e-9 * greatest(1, abs(f.mean_reward)) THEN 'yes' ELSE 'no' END
+            AS zero,
+        d.reason AS drop_reason, d.step AS drop_step,
+        CAST({enforces} AS BOOLEAN) AS enforces,
+        CAST({bound} AS INTEGER) AS bound,
+        m.v_start + CAST({bound} AS INTEGER) + 2 AS stale_from
+    FROM lives m
+    LEFT JOIN finalized f ON f.attempt = m.attempt AND f.grp = coalesce(m.grp, m.episode)
+    LEFT JOIN watches w ON w.attempt = m.attempt
+    LEFT JOIN envs e ON e.env IS NOT DISTINCT FROM m.env
+    LEFT JOIN (SELECT attempt, prefix, min(reason) AS reason, min(step) AS step FROM drops GROUP BY ALL
+               HAVING count(DISTINCT reason) = 1) d ON d.attempt = m.attempt AND starts_with(m.grp, d.prefix)
+    WHERE NOT m.shipped AND m.clean AND NOT m.unscheduled),
+dated AS (
+    -- The last arrival before any by which a complete group that came later sweeps the trace.
+    SELECT *, CASE WHEN done IS NOT NULL AND stale_from IS NOT NULL
+                   THEN greatest(done, (stale_from::HUGEINT << 95) - 1) END AS kept_until
+    FROM clean)
+SELECT d.* EXCLUDE (kept_until), g.done_in AS swept_in
+FROM dated d
+ASOF LEFT JOIN (SELECT attempt, done, done_in FROM finalized WHERE complete) g
+    ON d.attempt = g.attempt AND d.kept_until < g.done
 """
 
 _POSSIBLE = """

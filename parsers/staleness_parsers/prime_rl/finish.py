@@ -56,12 +56,10 @@ def finish_run(staged: Staged, sink: Sink, assume: Mapping[str, str]) -> RunFact
     with staged.connect() as connection:
         for table, schema in _SCHEMAS.items():
             if not staged.has(table):
-                connection.register(f"{table}_none", schema.empty_table())
-                connection.execute(f"CREATE TEMP TABLE {table} AS SELECT * FROM {table}_none")  # noqa: S608 - our names
-            elif table != "prime_turns":
-                # Asked many times; a view would open all its parts each time.
-                columns = "* EXCLUDE (agent, dispatch_step, commit)" if table == "prime_traces" else "*"
-                connection.execute(f"CREATE TEMP TABLE {table} AS SELECT {columns} FROM {table}")  # noqa: S608 - our names
+                connection.register(f"no_{table}", schema.empty_table())
+                connection.execute(f"CREATE VIEW {table} AS SELECT * FROM no_{table}")  # noqa: S608 - our names
+        lives.place(connection)
+        connection.execute("CREATE TEMP TABLE prime_damage AS SELECT * FROM prime_damage")
         found = launches(log, metrics, settings.shown.get("resume.step"))
         build = recognise(*_forms(connection), found, labels_assumed_exact=assume.get("start-versions") == "exact")
         stories = [tell(launch, build) for launch in found]

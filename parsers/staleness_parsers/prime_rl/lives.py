@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import duckdb
+import pyarrow as pa
 
 from staleness_audit.parser import Sink
 from staleness_parsers.prime_rl.build import Build
 from staleness_parsers.prime_rl.launches import Apply, Launch, replaced
 from staleness_parsers.prime_rl.settings import Settings
 
-_ROWS_AT_ONCE = 500
+
+def place(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make the table ``prime_traces`` of the view of that name: it is asked many times, and would be read each time."""
+    connection.execute(_PLACED)
 
 
 def load(
@@ -50,7 +54,8 @@ def load(
     earliest = min(one.number for one in launches)
     undated = any(one.started is None and one.number > earliest for one in launches)
     connection.execute((_SEEN_UNDATED if undated else _SEEN).format(attempt=_writer(launches)))
-    connection.execute(_MAIN.format(zero=int(build.zero_based)))
+    connection.execute(_BOUNDS.format(zero=int(build.zero_based)))
+    connection.execute(_MAIN)
 
 
 def _writer(launches: Sequence[Launch]) -> str:
@@ -65,16 +70,30 @@ def _writer(launches: Sequence[Launch]) -> str:
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]]) -> None:
-    for at in range(0, len(rows), _ROWS_AT_ONCE):
-        some = rows[at : at + _ROWS_AT_ONCE]
-        values = ", ".join(f"({', '.join('?' for _ in row)})" for row in some)
-        connection.execute(f"INSERT INTO {table} VALUES {values}", [cell for row in some for cell in row])  # noqa: S608 - names are ours
+    if not rows:
+        return
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    connection.register("filling", pa.table(columns, names=[f"c{at}" for at in range(len(columns))]))
+    connection.execute(f"INSERT INTO {table} SELECT * FROM filling")  # noqa: S608 - names are ours
+    connection.unregister("filling")
 
+
+_PLACED = """
+CREATE TEMP TABLE prime_traces AS
+-- All traces, with a number that grows by step, file and line (`nth`; `fates` takes the step from it), and another for
+-- the group: families that share one by chance only share an era.
+WITH files AS (
+    SELECT step, source, row_number() OVER (ORDER BY step, source) AS file
+    FROM (SELECT DISTINCT step, source FROM prime_traces))
+SELECT t.* EXCLUDE (agent, dispatch_step, commit), hash(coalesce(grp, trajectory)) AS family,
+    (step::HUGEINT << 95) + (file::HUGEINT << 64) + (line::HUGEINT << 32) + ordinal AS nth
+FROM prime_traces t JOIN files USING (step, source)
+"""
 
 _SEEN = """
 CREATE TEMP VIEW seen AS
 -- One row per occurrence of a train trace in a file, with the attempt that wrote it: the last one that could have.
-SELECT *, {attempt} AS attempt, rowid AS nth, false AS writer_open FROM prime_traces WHERE role = 'train'
+SELECT *, {attempt} AS attempt, false AS writer_open FROM prime_traces WHERE role = 'train'
 """
 
 _SEEN_UNDATED = """
@@ -82,7 +101,7 @@ CREATE TEMP TABLE seen AS
 -- The same, where attempts append to the same files and no date tells: then the last traces of a batch are the last
 -- attempt's, as many as its step line says; without such a line they may be of an attempt before.
 WITH placed AS (
-    SELECT *, rowid AS nth, row_number() OVER (
+    SELECT *, row_number() OVER (
         PARTITION BY step, part ORDER BY source DESC, line DESC, ordinal DESC) AS from_end
     FROM prime_traces WHERE role = 'train'),
 reached AS (
@@ -97,14 +116,18 @@ SELECT * EXCLUDE (from_end, latest, counted), coalesce(counted, latest) AS attem
 FROM told
 """
 
+_BOUNDS = """
+CREATE TEMP TABLE bounds AS
+-- Per trajectory: its best occurrence (shipped before arrived, then the first) and its first arrival, by their numbers.
+SELECT trajectory, min(step) FILTER (part = 'all') AS arrived_in, min(step) - 1 + {zero} AS newest,
+    bool_or(part = 'effective' AND filtered IS NOT TRUE) AS shipped,
+    coalesce(min(nth) FILTER (part = 'effective'), min(nth)) AS best, min(nth) FILTER (part = 'all') AS arrival
+FROM seen GROUP BY trajectory
+"""
+
 _MAIN = """
 CREATE TEMP TABLE main AS
--- One row per trajectory: its best occurrence (shipped before arrived, then the first), and when it arrived.
-WITH bounds AS (
-    SELECT trajectory, min(step) FILTER (part = 'all') AS arrived_in, min(step) - 1 + {zero} AS newest,
-           bool_or(part = 'effective' AND filtered IS NOT TRUE) AS shipped,
-           arg_min(nth, (part <> 'effective', step, source, line, ordinal)) AS best
-    FROM seen GROUP BY trajectory)
+-- One row per trajectory: its best occurrence, and when it arrived.
 SELECT r.* EXCLUDE (nth), b.arrived_in, b.newest, b.shipped,
        r.v_start IS NULL AND coalesce(e.frozen, false) AS frozen,
        -- the weights an attempt starts from are loaded before its first group opens: no label is early there
@@ -201,8 +224,7 @@ _USES = """
 SELECT trajectory AS trajectory_id, attempt, step, 'recorded' AS evidence, arg_min(source, line) AS source,
     min(line) AS line, CASE WHEN any_value(form) = 'episode' THEN 'traces[' || min(ordinal) || ']' END AS locator,
     NOT bool_and(writer_open) AS member
-FROM block_occurrences WHERE part = 'effective' AND filtered IS NOT TRUE
-GROUP BY trajectory, attempt, step
+FROM block_shipments GROUP BY trajectory, attempt, step
 """
 
 _GROUPS = """
@@ -230,18 +252,19 @@ FROM (
 
 
 _LIVES = """
--- Trajectories and their occurrences by era: the first step in which one of their group was seen. A group of which one
+-- Trajectories and their shipments by era: the first step in which one of their group was seen. A group of which one
 -- waits, or may have, has one below zero, as what became of it may be told much later.
 CREATE TEMP TABLE eras AS
-SELECT coalesce(s.grp, trajectory) AS family,
+SELECT s.family,
     CASE WHEN bool_and(coalesce(m.shipped OR NOT m.clean, false)) THEN min(s.step) ELSE -1 - min(s.step) END AS era
-FROM seen s LEFT JOIN main m USING (trajectory) GROUP BY family;
+FROM seen s LEFT JOIN main m USING (trajectory) GROUP BY s.family;
 CREATE TEMP VIEW lives AS
 SELECT m.*, r.older, era, trajectory IN (SELECT trajectory FROM unscheduled) AS unscheduled
-FROM main m JOIN eras ON family = coalesce(grp, trajectory)
+FROM main m JOIN eras USING (family)
 LEFT JOIN replaced r ON r.attempt = m.attempt AND r.version = m.v_start;
-CREATE TEMP VIEW occurrences AS
-SELECT s.* EXCLUDE (nth), era FROM seen s JOIN eras ON family = coalesce(grp, trajectory);
+CREATE TEMP VIEW shipments AS
+SELECT trajectory, attempt, step, source, line, ordinal, form, writer_open, era FROM seen JOIN eras USING (family)
+WHERE part = 'effective' AND filtered IS NOT TRUE;
 CREATE TEMP VIEW updates_around AS
 -- The updates among which the turns of an era lie: from the last end before them to the first begin after them.
 WITH lying AS (
@@ -263,7 +286,7 @@ JOIN (SELECT *, 'begin' AS what FROM begins UNION ALL SELECT *, 'end' FROM ends)
 
 
 def divide(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make ``lives``, ``occurrences`` and ``updates_around``, with eras; needs the table ``unscheduled``."""
+    """Make ``lives``, ``shipments`` and ``updates_around``, with eras; needs the table ``unscheduled``."""
     connection.execute(_LIVES)
 
 
@@ -289,7 +312,7 @@ def write_lives(
     sink.write_query("trajectories", connection, _EVALUATED)
     found = sink.write_blocks(
         connection,
-        ("lives", "occurrences", "possible", "updates_around"),
+        ("lives", "shipments", "possible", "updates_around"),
         (
             ("trajectories", _TRAJECTORIES),
             ("groups", _GROUPS),
