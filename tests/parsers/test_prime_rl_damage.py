@@ -181,3 +181,11 @@ def test_a_second_run_in_the_directory_is_pointed_out(run: Run, tmp_path: Path) 
     tables = read(run.root, tmp_path / "tables")
     assert tables.codes() == {"several-runs": 1}
     assert tables.uses() == {("a", 1, 1), ("b", 1, 1)}
+
+
+@pytest.mark.parametrize("bound", [-9, (1 << 31) - 1])
+def test_an_absurd_bound_raises_nothing(run: Run, tmp_path: Path, bound: int) -> None:
+    """A trace that waits is swept by its version and the bound, and an absurd version goes with an absurd bound."""
+    run.config(max_off_policy_steps=bound)
+    run.traces(1, "all", *(simple(f"x{start}", "h", start, start, 1, 2) for start in (0, (1 << 31) - 1)))
+    assert read(run.root, tmp_path / "tables").uses() == {("a", 1, 1), ("b", 1, 1)}

@@ -167,7 +167,7 @@ WITH clean AS (
         d.reason AS drop_reason, d.step AS drop_step,
         CAST({enforces} AS BOOLEAN) AS enforces,
         CAST({bound} AS INTEGER) AS bound,
-        m.v_start + CAST({bound} AS INTEGER) + 2 AS stale_from
+        m.v_start + CAST({bound} AS BIGINT) + 2 AS stale_from
     FROM lives m
     LEFT JOIN finalized f ON f.attempt = m.attempt AND f.grp = coalesce(m.grp, m.episode)
     LEFT JOIN watches w ON w.attempt = m.attempt
@@ -178,7 +178,7 @@ WITH clean AS (
 dated AS (
     -- The last arrival before any by which a complete group that came later sweeps the trace.
     SELECT *, CASE WHEN done IS NOT NULL AND stale_from IS NOT NULL
-                   THEN greatest(done, (stale_from::HUGEINT << 95) - 1) END AS kept_until
+                   THEN greatest(done, least(stale_from, 2147483647) * (1::HUGEINT << 95) - 1) END AS kept_until
     FROM clean)
 SELECT d.* EXCLUDE (kept_until), g.done_in AS swept_in
 FROM dated d
