@@ -57,7 +57,11 @@ def near(rows: Sequence[Row], name: str, kinds: Collection[str] | None, sink: Si
     def told(row: Row) -> bool:
         return row[name] is not None and (kinds is None or row["kind"] in kinds)
 
-    numbers = sorted(row[name] for row in rows if told(row) and 0 <= row[name] < MOST_STEPS)
+    counting = rows if kinds is None else [row for row in rows if row["kind"] in kinds]
+    numbers = [number for row in counting if (number := row[name]) is not None]
+    if not numbers or (min(numbers) >= 0 and max(numbers) < min(min(numbers) + _FARTHEST, MOST_STEPS)):
+        return list(rows)  # wherever their middle is, all are near it
+    numbers = sorted(number for number in numbers if 0 <= number < MOST_STEPS)
     least, most = around(numbers[len(numbers) // 2] if numbers else None, len(numbers))
     far = [row for row in rows if told(row) and not least <= row[name] <= most]
     if not far:

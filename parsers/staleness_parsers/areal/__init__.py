@@ -31,9 +31,9 @@ from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
 from staleness_parsers.areal.card import CARD
 from staleness_parsers.areal.console import BEGINS, read_console, read_retries
-from staleness_parsers.areal.files import DUMP, survey, tells_staleness
+from staleness_parsers.areal.files import survey, tells_staleness
 from staleness_parsers.areal.finish import finish_run
-from staleness_parsers.areal.records import read_dump, read_perf, read_sessions
+from staleness_parsers.areal.records import read_dumps, read_perf, read_sessions
 from staleness_parsers.areal.scalars import read_events
 
 DUMPS_PER_UNIT = 256
@@ -87,6 +87,9 @@ class AReaL:
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what the files say; nothing here is understood without the others."""
+        if unit.kind == "dumps":
+            read_dumps(run, unit.pieces, sink)
+            return
         for piece in unit.pieces:
             if unit.kind == "config":
                 _read_config(run, piece, sink)
@@ -100,8 +103,6 @@ class AReaL:
                 read_sessions(run, piece, sink)
             elif unit.kind == "perf":
                 read_perf(run, piece, sink)
-            elif found := DUMP.fullmatch(run.file(piece.source).name):
-                read_dump(run, piece, int(found["version"]), int(found["task"]), sink)
 
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units; point out what is there but not read."""

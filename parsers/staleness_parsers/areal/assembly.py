@@ -278,7 +278,8 @@ def _leave_open(found: Batches, steps: Sequence[Step], ready: Sequence[Task], co
             for key in guessed:
                 del found.step_of[key]
     for batch in found.steps.values():
-        found.hidden |= batch.perhaps - found.step_of.keys()
+        # Not ``perhaps - step_of.keys()``, which goes through all keys.
+        found.hidden.update(key for key in batch.perhaps if key not in found.step_of)
 
 
 def _bound_age(found: Batches, contents: dict[Key, Content]) -> None:

@@ -236,7 +236,7 @@ class Book:
         """Tell all that ``write_task`` makes rows from."""
         batches = self.batches[task.launch]
         return (
-            replace(task, sessions=[]),
+            {**vars(task), "sessions": None},  # they are in the contents
             self.contents[task.key].mark,
             task.key in batches.hidden,
             batches.step_of.get(task.key),

@@ -208,7 +208,10 @@ def assign(
     homeless: list[Group] = []
     for number, listed in groups.items():
         candidates = [task for task in by_number.get(number, []) if task.status != "failed" or task.sessions]
-        fits = [[void or _fits(group, task, launches[task.launch]) for task in candidates] for group in listed]
+        if len(listed) == len(candidates) == 1 and (void or _fits(listed[0], candidates[0], launches)):
+            found[candidates[0].key] = listed  # as nearly all are
+            continue
+        fits = [[void or _fits(group, task, launches) for task in candidates] for group in listed]
         for group, row in zip(listed, fits, strict=True):
             if not any(row):
                 homeless.append(group)
@@ -221,7 +224,8 @@ def assign(
     return found, homeless
 
 
-def _fits(group: Group, task: Task, launch: Launch) -> bool:
+def _fits(group: Group, task: Task, launches: Sequence[Launch]) -> bool:
+    launch = launches[task.launch]
     return launch.version_lo(task.started) <= group.newest <= launch.version_hi(task.ready)
 
 

@@ -18,7 +18,7 @@ from staleness_parsers.areal.clocks import timed_sessions, untimed_log
 from staleness_parsers.areal.console import OLD_KINDS
 from staleness_parsers.areal.content import assign, contents_of, dialect_of
 from staleness_parsers.areal.facts import Known, facts
-from staleness_parsers.areal.kept import dumps_of, sessions_of
+from staleness_parsers.areal.kept import dumps_of, log_of, sessions_of
 from staleness_parsers.areal.launches import Launch, Row, launches, of_other_runs, superseded
 from staleness_parsers.areal.scalars import RATIO_FILTER
 from staleness_parsers.areal.settings import Settings, settings_from
@@ -31,7 +31,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     ``workers``: a log of the rollout workers was read.
     """
     settings = _settings(staged)
-    log = untimed_log(near(_rows(staged, "areal_log", "source", "line"), "number", {"done", "recovering"}, sink), sink)
+    log = untimed_log(near(log_of(staged), "number", {"done", "recovering"}, sink), sink)
     scalars = near(_rows(staged, "areal_scalars", "source", "line"), "step", None, sink)
     sessions = timed_sessions(near(sessions_of(staged), "task", None, sink, what="Task"), sink)
     if not settings.found and any(row["name"].endswith(RATIO_FILTER) for row in scalars):

@@ -13,9 +13,19 @@ from staleness_parsers.areal.launches import Row
 _PLACE = itemgetter("source", "line")
 
 
+def log_of(staged: Staged) -> list[Row]:
+    """All lines of the console, in order: copies, for they are put on the run's clock."""
+    return [row.copy() for row in _in_order(staged, "areal_log")]
+
+
 def sessions_of(staged: Staged) -> list[Row]:
-    """All session records in the order of files and lines; a unit is a piece of one file."""
-    units = [*by_unit(staged, "areal_sessions", list[Row]).values()]
+    """All session records in the order of files and lines."""
+    return _in_order(staged, "areal_sessions")
+
+
+def _in_order(staged: Staged, table: str) -> list[Row]:
+    """Rows of files of lines; a unit is a piece of one file."""
+    units = [*by_unit(staged, table, list[Row]).values()]
     units.sort(key=lambda rows: _PLACE(rows[0]))
     return [*chain.from_iterable(units)]
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import cached_property
+from itertools import accumulate, groupby
+from operator import itemgetter
 from typing import Any
 
+import polars as pl
+
+from staleness_audit.readers import agreement
 from staleness_audit.readers.agreement import strangers
 from staleness_audit.readers.numbers import micros
 
@@ -92,8 +97,26 @@ class Launch:
         return self.breaks_off is not None and any(end > self.breaks_off for _, end in step.windows.values())
 
     def evaluating(self, at: int | None) -> bool:
-        """Whether a time lies inside an evaluation; no training task starts shortly before one either."""
-        return at is not None and any(begin - 3 * CLOCKS <= at <= end + CLOCKS for begin, end in self.evaluations)
+        """Whether a time lies inside an evaluation; no training task starts shortly before one either.
+
+        Ask for it when all evaluations are known.
+        """
+        if at is None or not self.evaluations:
+            return False
+        begins, ends = self._evaluated
+        place = bisect_right(begins, at + 3 * CLOCKS)
+        return place > 0 and at <= ends[place - 1] + CLOCKS
+
+    @cached_property
+    def _evaluated(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Beginnings of the evaluations in order, and beside each the latest end so far."""
+        known = sorted(self.evaluations)
+        return [begin for begin, _ in known], [*accumulate((end for _, end in known), max)]
+
+
+def columns(rows: Sequence[Row], *names: str) -> pl.DataFrame:
+    """Return whole numbers of many rows, to look at them all at once."""
+    return pl.DataFrame({name: [row[name] for row in rows] for name in names}, schema=dict.fromkeys(names, pl.Int64))
 
 
 def of_other_runs(log: Sequence[Row], scalars: Sequence[Row], sessions: Sequence[Row]) -> set[str]:
@@ -103,14 +126,24 @@ def of_other_runs(log: Sequence[Row], scalars: Sequence[Row], sessions: Sequence
         if row["us"] is not None and row["kind"] in ("done", "submitted"):
             number, known = (row["number"] - 1, done) if row["kind"] == "done" else (row["number"], begun)
             known[number].append(row["us"] / 1e6)
-    found = set()
-    for rows, number, time, known in ((scalars, "step", "wall", done), (sessions, "task", "submit", begun)):
-        dated: dict[str, dict[int, list[float]]] = {}
-        for row in rows:
-            if row[time] is not None and row[number] is not None:
-                dated.setdefault(row["source"], {}).setdefault(row[number], []).append(row[time] / 1e6)
-        found |= strangers(known, dated, in_turn=number == "step")
-    return found
+    dated: dict[str, dict[int, list[float]]] = {}
+    for row in scalars:
+        if row["wall"] is not None and row["step"] is not None:
+            dated.setdefault(row["source"], {}).setdefault(row["step"], []).append(row["wall"] / 1e6)
+    files = groupby(sorted(sessions, key=itemgetter("source")), key=itemgetter("source"))
+    others = {source for source, rows in files if not _of_one_run(begun, columns([*rows], "task", "submit"))}
+    return strangers(done, dated, in_turn=True) | others
+
+
+def _of_one_run(begun: Mapping[int, Sequence[float]], samples: pl.DataFrame) -> bool:
+    """Tell what ``agreement.of_one_run`` does, of so many records that it is asked of all at once."""
+    told = [(number, at) for number, times in begun.items() for at in times]
+    lines = pl.DataFrame(told, schema={"task": pl.Int64, "here": pl.Float64}, orient="row")
+    pairs = samples.drop_nulls().join(lines, on="task").with_columns(apart=pl.col("submit") / 1e6 - pl.col("here"))
+    pairs = pairs.with_columns(quarters=(pl.col("apart") / agreement.QUARTER).round())
+    close = (pl.col("apart") - pl.col("quarters") * agreement.QUARTER).abs() < agreement.CLOSE
+    agreeing = pairs.filter(close).group_by("quarters").agg(pl.col("task").n_unique())["task"].to_list()
+    return 2 * max(agreeing, default=0) >= pairs["task"].n_unique()
 
 
 def launches(
@@ -284,24 +317,28 @@ def _segments(perf: Sequence[Row]) -> dict[int, list[list[Row]]]:
 def _session_runs(sessions: Sequence[Row]) -> list[list[Row]]:
     """Session records per launch: in the order of beginning, session ids only fall when a process starts again."""
     pieces: list[list[list[Row]]] = []
-    for _, rows in groupby(sorted(sessions, key=lambda row: row["source"]), key=lambda row: row["source"]):
+    for _, rows in groupby(sorted(sessions, key=itemgetter("source")), key=itemgetter("source")):
         parts: list[list[Row]] = []
         last = -1
-        for row in sorted(
-            (row for row in rows if row["submit"] is not None), key=lambda row: (row["submit"], row["session"] or 0)
-        ):
+        for row in _as_begun([row for row in rows if row["submit"] is not None]):
             session = row["session"] if row["session"] is not None else last
             # Records of the same moment may be out of order by a few.
             if not parts or session < last - 64 or (session == 0 and last > 0):
                 parts.append([])
                 last = -1
             parts[-1].append(row)
-            last = max(last, session)
+            last = session if session > last else last
         pieces.append(parts)
     runs: list[list[Row]] = []
     for index in range(max((len(parts) for parts in pieces), default=0)):
         runs.append([row for parts in pieces if index < len(parts) for row in parts[index]])
     return runs
+
+
+def _as_begun(rows: Sequence[Row]) -> list[Row]:
+    """Session records in the order in which they began, by their ids where that was at once."""
+    order = columns(rows, "submit", "session").with_row_index().with_columns(pl.col("session").fill_null(0))
+    return [rows[index] for index in order.sort("submit", "session", "index")["index"].to_list()]
 
 
 # ------------------------------------------------------------------------------------------- one clock
@@ -319,11 +356,13 @@ def _zone(found: Sequence[Launch], events: Sequence[Sequence[Row]], runs: Sequen
         for step, at in first.items():
             wall.setdefault(step, []).append(at)
     begun = [(row["number"], row["us"]) for launch in found for row in launch.log if row["kind"] == "submitted"]
-    submits: dict[int, list[int]] = {}
+    begun = begun[:5000]
+    submits: dict[int, list[int]] = {number: [] for number, _ in begun}
     for rows in runs:
         for row in rows:
-            submits.setdefault(row["task"], []).append(row["submit"])
-    for pairs, known in ((done, wall), (begun[:5000], submits)):
+            if row["task"] in submits:
+                submits[row["task"]].append(row["submit"])
+    for pairs, known in ((done, wall), (begun, submits)):
         for number, local in pairs:
             for moment in known.get(number, ()) if local is not None else ():
                 quarters = round((moment - local) / QUARTER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
@@ -15,6 +15,7 @@ from staleness_audit.parser import Sink
 from staleness_audit.readers.json_lines import BadLine, read_json_lines
 from staleness_audit.readers.lines import DamagedStream, blocks
 from staleness_audit.readers.numbers import is_whole
+from staleness_parsers.areal.files import DUMP
 
 _DUMP = pa.schema(
     [
@@ -56,6 +57,8 @@ PERF = pa.schema(
 metadata that a process writes first."""
 
 _SPANS = frozenset({"train.rollout", "train.ppo_update", "train.update_weights", "train.eval", "train.log_stats"})
+_ROWS = 1 << 16
+"""Rows of dumps that are staged together, about."""
 _NAME = re.compile(rb'"name"\s*:\s*"(train\.|process_name|workflow_executor\.prep|rollout_controller\.prep)')
 
 
@@ -79,39 +82,57 @@ def _complain(sink: Sink, source: str) -> Callable[[BadLine], None]:
     return on_bad
 
 
-def read_dump(run: RunFiles, piece: Piece, folder: int, task: int, sink: Sink) -> None:
-    """Stage the rows of one task's file as ``areal_rows``; ``folder`` is the newest version of their group.
+def read_dumps(run: RunFiles, pieces: Iterable[Piece], sink: Sink) -> None:
+    """Stage the rows of dumps, a file for each task, as ``areal_rows``; ``folder``: newest version of their group.
 
     ``runs`` is the list of [version, tokens], null where the dialect has none or the list makes no sense.
     """
-    for data in read_json_lines(run, piece, _DUMP, _complain(sink, piece.source)):
-        rows = pl.from_arrow(data)
-        assert isinstance(rows, pl.DataFrame)
-        whole = (
-            pl.col("version_rle").list.eval((pl.element().list.len() == 2) & (pl.element().list.min() >= 0)).list.all()
+    # Files are many and small: their rows are looked at together.
+    several: list[pa.Table] = []
+    rows = 0
+    for piece in pieces:
+        found = DUMP.fullmatch(run.file(piece.source).name)
+        if found is None:
+            continue
+        named = (("source", piece.source), ("folder", int(found["version"])), ("task", int(found["task"])))
+        for data in read_json_lines(run, piece, _DUMP, _complain(sink, piece.source)):
+            columns = [pa.array([value] * data.num_rows) for _, value in named]
+            names = [*data.column_names, *(name for name, _ in named)]
+            several.append(pa.table([*data.columns, *columns], names=names))
+            rows += data.num_rows
+        if rows >= _ROWS:
+            _stage_dumps(pa.concat_tables(several), sink)
+            several, rows = [], 0
+    if several:
+        _stage_dumps(pa.concat_tables(several), sink)
+
+
+def _stage_dumps(data: pa.Table, sink: Sink) -> None:
+    rows = pl.from_arrow(data)
+    assert isinstance(rows, pl.DataFrame)
+    whole = pl.col("version_rle").list.eval((pl.element().list.len() == 2) & (pl.element().list.min() >= 0)).list.all()
+    rows = rows.select(
+        "source",
+        "line",
+        "folder",
+        pl.col("task_id").fill_null(pl.col("task")).alias("task"),
+        pl.col("sample_idx").alias("sample"),
+        pl.col("seqlen").alias("length"),
+        pl.when(pl.col("seqlen") >= pl.col("prompt_len")).then("prompt_len").alias("prompt"),
+        pl.when(pl.col("head_version") >= 0).then("head_version").alias("head"),
+        pl.when(pl.col("tail_version") >= 0).then("tail_version").alias("tail"),
+        pl.when(whole).then("version_rle").alias("runs"),
+        pl.col("version_rle").is_not_null().alias("listed"),
+    )
+    for bad in rows.filter(pl.col("listed") & pl.col("runs").is_null()).iter_rows(named=True):
+        sink.diagnose(
+            "warning",
+            "runs-nonsense",
+            "version_rle is no list of [version, tokens]; the versions are only bounded by times.",
+            source=bad["source"],
+            line=bad["line"],
         )
-        rows = rows.select(
-            pl.lit(piece.source).alias("source"),
-            "line",
-            pl.lit(folder, pl.Int64).alias("folder"),
-            pl.col("task_id").fill_null(task).alias("task"),
-            pl.col("sample_idx").alias("sample"),
-            pl.col("seqlen").alias("length"),
-            pl.when(pl.col("seqlen") >= pl.col("prompt_len")).then("prompt_len").alias("prompt"),
-            pl.when(pl.col("head_version") >= 0).then("head_version").alias("head"),
-            pl.when(pl.col("tail_version") >= 0).then("tail_version").alias("tail"),
-            pl.when(whole).then("version_rle").alias("runs"),
-            pl.col("version_rle").is_not_null().alias("listed"),
-        )
-        for bad in rows.filter(pl.col("listed") & pl.col("runs").is_null()).iter_rows(named=True):
-            sink.diagnose(
-                "warning",
-                "runs-nonsense",
-                "version_rle is no list of [version, tokens]; the versions are only bounded by times.",
-                source=piece.source,
-                line=bad["line"],
-            )
-        sink.write("areal_rows", rows.with_columns(sample=pl.col("sample").fill_null(0)))
+    sink.write("areal_rows", rows.with_columns(sample=pl.col("sample").fill_null(0)))
 
 
 def read_sessions(run: RunFiles, piece: Piece, sink: Sink) -> None:

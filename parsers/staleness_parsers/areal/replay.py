@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import NamedTuple
 
 EARLY = 50_000
 LATE = 250_000
@@ -24,8 +25,7 @@ BACKTRACKS = 300
 LOOKAHEAD = 3
 
 
-@dataclass(frozen=True, order=True)
-class Result:
+class Result(NamedTuple):
     """A finished task: its place in the order of creation, when it was ready, whether it was accepted, and its key."""
 
     order: int
@@ -103,6 +103,7 @@ class _Replay:
         self.steps = steps
         self.once = once
         self.check = check
+        self.known: dict[tuple[int, tuple[State, ...]], list[Pick]] = {}
 
     def run(self) -> list[Assigned]:
         start: tuple[State, ...] = tuple((0, ()) for _ in self.ranks)
@@ -141,12 +142,15 @@ class _Replay:
         return next((pick.state for pick in reversed(path) if pick is not None), start)
 
     def _sound(self, index: int, state: tuple[State, ...]) -> list[Pick]:
-        """Ways to fill a step that no check speaks against, the expected one first."""
-        unique: dict[frozenset[int], Pick] = {}
-        for pick in islice(self._picks(index, state), TRIES):
-            if pick.members not in unique and not pick.late and self.check(index, pick.members) is not False:
-                unique[pick.members] = pick
-        return list(unique.values())
+        """Ways to fill a step that no check speaks against, the expected one first; judging asks for them again."""
+        found = self.known.get((index, state))
+        if found is None:
+            unique: dict[frozenset[int], Pick] = {}
+            for pick in islice(self._picks(index, state), TRIES):
+                if pick.members not in unique and not pick.late and self.check(index, pick.members) is not False:
+                    unique[pick.members] = pick
+            found = self.known[index, state] = list(unique.values())
+        return found
 
     def _picks(self, index: int, state: tuple[State, ...]) -> Iterator[Pick]:
         """Ways to fill a step: all ranks as expected, then one rank differently at a time."""

@@ -6,6 +6,7 @@ evaluation tasks, which in SPMD runs have ids and counters of their own, are lef
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,11 +47,11 @@ class Task:
     sessions: list[Row] = field(default_factory=list)
     place: tuple[str, int] = ("", 0)
     end_place: tuple[str, int] | None = None
+    key: tuple[int, int, int] = field(init=False)
 
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Launch, rank and id."""
-        return (self.launch, self.rank, self.number)
+    def __post_init__(self) -> None:
+        """Know it by launch, rank and id."""
+        self.key = (self.launch, self.rank, self.number)
 
 
 def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool, retries: Sequence[int] | None = ()) -> list[Task]:
@@ -93,10 +94,11 @@ def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool, retries: S
         )
         for place, task in enumerate(mine):
             task.order = place
-    again = [row["us"] for row in log if row["kind"] == "retry"] + list(retries or ())
+    again = sorted([row["us"] for row in log if row["kind"] == "retry"] + list(retries or ()))
     for task in found:
         last = task.ready if task.ready is not None else FOREVER
-        task.retried = any((task.started or 0) <= at <= last for at in again) or (controlled and retries is None)
+        first = bisect_left(again, task.started or 0)
+        task.retried = (first < len(again) and again[first] <= last) or (controlled and retries is None)
         # What a worker's task died of is told in the worker's log, without an id: the controller calls it rejected.
         task.failed = controlled and task.status == "rejected" and not task.sessions
     return sorted(found, key=lambda task: (task.rank, task.order))
