@@ -15,10 +15,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from staleness_audit.discovery import RunFiles, read_fully
-from staleness_audit.engine import read_parquet, write_parquet
+from staleness_audit.engine import read_parquet, session, write_parquet
 from staleness_audit.ingest import Dataset, StagedParts, by_table, describe, join_units, parts_by_table, read_units
 from staleness_audit.parser import Parser
 from staleness_audit.plugins import Choice
@@ -28,7 +26,7 @@ from staleness_audit.store import FolderStore
 from staleness_audit.tables import SCHEMAS
 from staleness_audit.watch.blocks import Block, BlockWriter
 from staleness_audit.watch.products import Products, shown
-from staleness_audit.watch.seal import keys_of, open_keys, touched
+from staleness_audit.watch.seal import holding, keys_of, open_keys, touched
 from staleness_audit.watch.tail import Rewritten
 
 _CHUNK = 16 << 20
@@ -62,7 +60,8 @@ class DividedRun:
         self._blocks: dict[str, Block] = {}
         self._products = Products(self._folder / "products")
         self._sealed: dict[str, Path] = {}  # folder of the products, by the digest of a block
-        self._shared: set[str] = set()  # blocks of which other rows speak
+        self._unfit: set[str] = set()  # blocks that stay open, by their own rows or as other rows speak of them
+        self._aside: dict[str, Path] = {}  # rows and keys of blocks that may be sealed once all of them is over
         self._last: tuple[Dataset, Path] | None = None
         self._memory: dict[str, Any] = {}
 
@@ -114,7 +113,7 @@ class DividedRun:
         """Rebuild all rows but those of sealed blocks of which no other row speaks."""
         self._seal({digest: folder for digest, folder in self._sealed.items() if digest in self._blocks})
         reopened = touched(self._tables(dataset), self._products.blocks)
-        self._shared |= {digest for digest, folder in self._sealed.items() if folder in reopened}
+        self._unfit |= {digest for digest, folder in self._sealed.items() if folder in reopened}
         self._seal({digest: folder for digest, folder in self._sealed.items() if folder not in reopened})
         whole = Dataset(dataset.folder, {**dataset.manifest, "tables": shown(self._tables(dataset))})
         part, rebuilt = self._products.rebuild(whole)
@@ -140,52 +139,74 @@ class DividedRun:
         if self._last is None:
             return
         (dataset, part), self._last = self._last, None
-        candidates = {
-            digest: block
-            for digest, block in self._blocks.items()
-            if block.full and digest not in self._sealed and digest not in self._shared
-        }
-        if not candidates:
+        self._put_aside()
+        if not self._aside:
             return
         rest = {table: parts for table, parts in _tables_of(dataset).items() if table not in DIVIDED}
         built: dict[str, Path] = {}
         with open_keys(dataset, part) as connection:
-            for digest, block in candidates.items():
-                tables = {table: parts for table, parts in parts_by_table([block.folder]).items() if table in DIVIDED}
-                aside = self._products.place("sealing")
-                if not _is_over(connection, tables, aside) or touched(
-                    tables, [*self._products.blocks, *built.values()]
-                ):
-                    shutil.rmtree(aside, ignore_errors=True)
-                    continue
-                rows = Dataset(dataset.folder, {**dataset.manifest, "tables": shown({**rest, **tables})})
-                built[digest] = self._products.build(rows, part, aside)
-                shutil.rmtree(aside)
+            still_open = holding(connection, "SELECT key FROM open_keys", [*self._aside.values()])
+        for digest in [digest for digest, aside in self._aside.items() if aside not in still_open]:
+            tables = _divided(self._blocks[digest])
+            if touched(tables, [*self._products.blocks, *built.values()]):
+                continue
+            rows = Dataset(dataset.folder, {**dataset.manifest, "tables": shown({**rest, **tables})})
+            aside = self._aside.pop(digest)
+            built[digest] = self._products.build(rows, part, aside)
+            shutil.rmtree(aside)
         if built:
             self._products.seal(dataset, part, list(built.values()))
             self._sealed |= built
 
+    def _put_aside(self) -> None:
+        """Look once at the rows of each block that is full: those that can be sealed some day are put aside."""
+        for gone in self._aside.keys() - self._blocks.keys():
+            shutil.rmtree(self._aside.pop(gone))
+        self._unfit &= self._blocks.keys()
+        looked_at = self._sealed.keys() | self._unfit | self._aside.keys()
+        for digest, block in self._blocks.items():
+            if not block.full or digest in looked_at:
+                continue
+            tables = _divided(block)
+            if not _fit(tables):
+                self._unfit.add(digest)
+                continue
+            aside = self._products.place("sealing")
+            _link(tables, aside)
+            self._aside[digest] = aside
 
-def _is_over(connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Sequence[Path]], aside: Path) -> bool:
-    """Whether nothing of a block is open; then its rows and keys are in ``aside``, as ``seal.divide`` leaves them."""
+
+def _divided(block: Block) -> dict[str, list[Path]]:
+    """Parts of a block with rows of trajectories."""
+    return {table: parts for table, parts in parts_by_table([block.folder]).items() if table in DIVIDED}
+
+
+def _fit(tables: Mapping[str, Sequence[Path]]) -> bool:
+    """Whether a block can be sealed once all of it is over; that depends on nothing but its rows."""
     if not tables.get("trajectories"):
         return False
-    aside.mkdir()
-    for table, parts in tables.items():
-        (aside / table).mkdir()
-        for number, part in enumerate(parts):
-            (aside / table / f"{number}.parquet").hardlink_to(part)
-    keys = aside / "keys.parquet"
-    write_parquet(connection, f"SELECT DISTINCT key FROM ({keys_of(tables)}) ORDER BY key", keys)
     own = f"SELECT hash(trajectory_id) FROM {read_parquet(tables['trajectories'])}"
-    doubts = [f"SELECT 1 FROM {read_parquet([keys])} SEMI JOIN open_keys USING (key)"]
+    doubts = []
     for table in set(tables) - {"trajectories"}:
         # A row of a trajectory without one of its own: it may be that of another block.
         rows = read_parquet(tables[table], union_by_name=True)
         doubts.append(f"SELECT 1 FROM {rows} WHERE trajectory_id IS NOT NULL AND hash(trajectory_id) NOT IN ({own})")
         if table == "events":  # the check counts alternatives over the rows of the whole run
             doubts.append(f"SELECT 1 FROM {rows} WHERE evidence = 'inferred'")
-    return not any(connection.execute(f"{doubt} LIMIT 1").fetchone() for doubt in doubts)
+    with session() as connection:
+        return not any(connection.execute(f"{doubt} LIMIT 1").fetchone() for doubt in doubts)
+
+
+def _link(tables: Mapping[str, Sequence[Path]], aside: Path) -> None:
+    """Make a folder of a block's rows and keys, as ``seal.divide`` leaves it."""
+    aside.mkdir()
+    for table, parts in tables.items():
+        (aside / table).mkdir()
+        for number, part in enumerate(parts):
+            (aside / table / f"{number}.parquet").hardlink_to(part)
+    with session() as connection:
+        keys = f"SELECT DISTINCT key FROM ({keys_of(tables)}) ORDER BY key"
+        write_parquet(connection, keys, aside / "keys.parquet")
 
 
 def _tables_of(dataset: Dataset) -> dict[str, list[Path]]:

@@ -221,8 +221,13 @@ def touched(new: Mapping[str, Sequence[Path]], blocks: Sequence[Path]) -> list[P
     """Return the blocks that new rows speak of."""
     if not blocks or (keys := keys_of(new)) is None:
         return []
+    with duckdb.connect() as connection:
+        return holding(connection, keys, blocks)
+
+
+def holding(connection: duckdb.DuckDBPyConnection, keys: str, blocks: Sequence[Path]) -> list[Path]:
+    """Return the blocks (one at least) that hold any key of a query."""
     by_file = {str(block / "keys.parquet"): block for block in blocks}
     listed = read_parquet([block / "keys.parquet" for block in blocks], filename=True)
-    with duckdb.connect() as connection:
-        rows = connection.execute(f"SELECT DISTINCT filename FROM {listed} SEMI JOIN ({keys}) USING (key)").fetchall()
+    rows = connection.execute(f"SELECT DISTINCT filename FROM {listed} SEMI JOIN ({keys}) USING (key)").fetchall()
     return [by_file[file] for (file,) in rows]
