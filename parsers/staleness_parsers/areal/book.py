@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +39,7 @@ class Book:
 
     ``multiple``: ids need the rank to be unique. ``resent``: launches in which requests may have been sent again
     with the stamp of the first try; ``retried``: tasks of which one may have been. ``dialect``: what the
-    stamps are worth.
+    stamps are worth. ``memory``: as ``Staged`` has it.
     """
 
     sink: Sink
@@ -50,6 +51,7 @@ class Book:
     retried: set[Key]
     resent: set[int]
     dialect: Dialect
+    memory: dict[str, Any] = field(default_factory=dict)
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, table: str, row: dict[str, Any], place: tuple[str, int] | None, evidence: str) -> None:
@@ -225,18 +227,23 @@ class Book:
                     own.write_task(task)
             own.flush()
 
-        run = repr((self.multiple, self.settings, self.dialect.void))
-        told = []
+        run = (self.multiple, self.settings, self.dialect.void)
+        told, known = [], self.memory.get("eras", {})
+        kept = self.memory["eras"] = {}
         for number, members in sorted(eras.items()):
             rows = sum(len(self.contents[task.key].samples) for task in members)
-            told.append(Era(number, rows, run + repr([self._made_from(task) for task in members])))
+            made_from = (run, [self._made_from(task) for task in members])
+            before = known.get(number, (None, ""))
+            same = before[0] == made_from
+            kept[number] = before if same else (made_from, hashlib.sha256(repr(made_from).encode()).hexdigest())
+            told.append(Era(number, rows, kept[number][1]))
         self.sink.write_eras(told, write)
 
     def _made_from(self, task: Task) -> tuple[Any, ...]:
         """Tell all that ``write_task`` makes rows from."""
         batches = self.batches[task.launch]
         return (
-            {**vars(task), "sessions": None},  # they are in the contents
+            [*{**vars(task), "sessions": None}.values()],  # they are in the contents
             self.contents[task.key].mark,
             task.key in batches.hidden,
             batches.step_of.get(task.key),

@@ -70,7 +70,7 @@ def finish_run(staged: Staged, sink: Sink, *, workers: bool) -> RunFacts:
     several = len({task.rank for task in tasks}) > 1
     retried = {task.key for task in tasks if task.retried}
     resent = _resent(found, again, settings, workers=workers)
-    book = Book(sink, settings, found, batches, contents, several, retried, resent, dialect)
+    book = Book(sink, settings, found, batches, contents, several, retried, resent, dialect, staged.memory)
     for launch in found:
         book.write_steps(launch)
     book.flush()

@@ -62,7 +62,9 @@ def tasks_of(launch: Launch, timeout: float | None, by_task_id: bool, retries: S
     log = [row for row in launch.log if row["us"] is not None]
     controlled = any(row["controller"] and row["kind"] in ("submitted", "old_submit") for row in log)
     log = [row for row in log if not controlled or row["controller"] or row["kind"] in ("retry", "shrunk", "undumped")]
-    sessions = [row for row in launch.sessions if not launch.evaluating(row["submit"])]
+    sessions = launch.sessions
+    if launch.evaluations:
+        sessions = [row for row in sessions if not launch.evaluating(row["submit"])]
     traced = any(row["kind"] in ("submitted", "old_submit") for row in log)
     found: list[Task] = []
     for rank in sorted({row["rank"] for row in log if row["kind"] in ("submitted", "old_submit")}):
