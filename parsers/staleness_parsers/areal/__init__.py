@@ -37,6 +37,8 @@ from staleness_parsers.areal.records import read_dumps, read_perf, read_sessions
 from staleness_parsers.areal.scalars import read_events
 
 DUMPS_PER_UNIT = 256
+CONSOLE_BYTES = 8 << 20
+"""Of a piece of the console, at most: a watch reads the last one again at each look."""
 
 
 class AReaL:
@@ -75,7 +77,8 @@ class AReaL:
         if files.config:
             yield Unit("config", (run.whole(files.config.source),))
         if files.console:
-            yield from (Unit("console", (piece,)) for piece in run.split(files.console.source, begins=BEGINS))
+            pieces = run.split(files.console.source, CONSOLE_BYTES, begins=BEGINS)
+            yield from (Unit("console", (piece,)) for piece in pieces)
         if files.workers and files.workers != files.console:
             yield from (Unit("workers", (piece,)) for piece in run.split(files.workers.source))
         yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
