@@ -19,26 +19,33 @@ from staleness_parsers.roll.settings import Pushes, Settings
 from staleness_parsers.roll.timeline import Span, Timeline
 
 Row = Mapping[str, Any]
-_NATIVE = re.compile(
-    r".*?_?(?P<start>-?\d+)_(?P<end>-?\d+)_(?P<group>\d+)_(?P<env>\d+)_(?P<episode>\d+)_(?P<seed>-?\d+)"
-    r"_\d{8}_\d{6}_\d+\Z"
-)
+_NATIVE = re.compile(r".*?_?(?<!\d)(?P<start>-?\d{1,18})_(?P<end>-?\d{1,18})_\d+_\d+_\d+_-?\d+_\d{8}_\d{6}_\d+\Z")
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class Trained:
-    """One trajectory of a batch; ``tokens`` None: not recorded. ``turns``: sampled tokens per turn."""
+    """One trajectory of a batch, as its rows tell it; a watch keeps it.
 
-    key: str
+    ``name``: what tells it from others, if nothing else has that too (``unique``). ``tokens`` None: not recorded.
+    ``turns``: sampled tokens per turn. ``native``: the first and the last step in an agent-native name.
+    """
+
+    name: str
     group: str | None
     step: int
     place: Row
     tokens: int | None
     turns: list[int]
     identity: str | None
-    native: re.Match[str] | None
-    span: Span | None = None
-    generates: list[Span] = field(default_factory=list)
+    native: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class Traced:
+    """The span of a trained trajectory, and those of its turns' requests in the order of their ends."""
+
+    span: Span
+    generates: Sequence[Span]
 
 
 def trajectories_of(rows: Sequence[Row]) -> list[Trained]:
@@ -65,19 +72,23 @@ def _trained(rows: Sequence[Row]) -> Trained:
     tokens = None if any(row["tokens"] is None for row in rows) else sum(row["tokens"] for row in rows)
     turns = [length for row in rows for length in (row["runs"] or ())]
     first = rows[0]
-    native = _NATIVE.match(name) if name else None
-    identity = name or first["key"]
-    return Trained(identity or "", first["grp"], first["step"], first, tokens, turns, first["key"], native)
+    found = _NATIVE.match(name) if name else None
+    native = (int(found["start"]), int(found["end"])) if found else None
+    place = {column: first[column] for column in ("source", "locator")}
+    own = name or first["key"] or f"step{first['step']}[{first['place']}]"
+    return Trained(own, first["grp"], first["step"], place, tokens, turns, first["key"], native)
 
 
-def unique(trained: Iterable[Trained], prefix: str = "") -> None:
-    """Give trajectories that share a ``traj_id`` names of their own."""
+def unique(batches: Mapping[int, Sequence[Trained]]) -> dict[int, list[str]]:
+    """Return ids of the trajectories of each batch: those that share a name are told apart by their number."""
     seen: dict[str, int] = defaultdict(int)
-    for one in trained:
-        one.key = prefix + (one.key or f"step{one.step}[{one.place['place']}]")
-        seen[one.key] += 1
-        if seen[one.key] > 1:
-            one.key = f"{one.key}~{seen[one.key]}"
+    found: dict[int, list[str]] = {}
+    for step, batch in sorted(batches.items()):
+        found[step] = []
+        for one in batch:
+            seen[one.name] += 1
+            found[step].append(one.name if seen[one.name] == 1 else f"{one.name}~{seen[one.name]}")
+    return found
 
 
 def reseeded(batches: Mapping[int, Sequence[Row]]) -> int | None:
@@ -101,7 +112,7 @@ def reseeded(batches: Mapping[int, Sequence[Row]]) -> int | None:
 def unbroken(trained: Iterable[tuple[int, str | None]]) -> dict[tuple[int, str], int]:
     """Return the first episode that no batch trained, per launch and env group, from (launch, group) of the trained."""
     episodes: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for attempt, group in trained:
+    for attempt, group in dict.fromkeys(trained):
         if place := split_group(group):
             episodes[attempt, place[0]].add(place[1])
     return {key: next(number for number in count() if number not in found) for key, found in episodes.items()}
@@ -141,14 +152,20 @@ def versions(one: Trained, attempt: int, slots: Slots, pushes: Pushes) -> tuple[
     low = max(0, created or 0, one.step - ratio if ratio is not None else 0)
     high = one.step
     if one.native is not None:
-        low = max(low, int(one.native["start"]) - 1)
-        high = min(high, max(int(one.native["end"]), 0))
+        begun, ended = one.native
+        low = max(low, begun - 1)
+        high = min(high, max(ended, 0))
         low = min(low, high)
     return pushes.version(low, first)[0], pushes.version(high, first)[1]
 
 
-def match_spans(batches: Mapping[int, Sequence[Trained]], spans: Sequence[Span], timeline: Timeline) -> list[Span]:
-    """Give trained trajectories their spans, in order of arrival; returns the spans of untrained ones."""
+def match_spans(
+    batches: Mapping[int, Sequence[Trained]], spans: Sequence[Span], timeline: Timeline
+) -> tuple[dict[int, dict[int, Traced]], list[Span]]:
+    """Give trained trajectories their spans, in order of arrival: per step, by their place in the batch.
+
+    Also returns the spans of untrained ones.
+    """
     eval_parents = {part["span"] for step in timeline.steps for name, part in step.parts.items() if name == "val"}
     turns: dict[str, list[Span]] = defaultdict(list)
     arrived: dict[tuple[int, str], list[Span]] = defaultdict(list)
@@ -163,19 +180,21 @@ def match_spans(batches: Mapping[int, Sequence[Trained]], spans: Sequence[Span],
             and row["traj"]
         ):
             arrived[timeline.attempt_at(row["start"]), row["traj"]].append(row)
-    for step, batch in sorted(batches.items()):
+    found: dict[int, dict[int, Traced]] = defaultdict(dict)
+    for step, batch in sorted(batches.items()) if arrived else ():
         home = timeline.last(step)
-        for one in batch:
-            queue = arrived.get((home.attempt if home else 0, one.identity or ""), [])
+        for at, one in enumerate(batch):
+            queue = arrived.get((home.attempt if home else 0, one.identity or ""))
             # Several trajectories of one id are used in the order of their arrival.
             if queue:
-                one.span = queue.pop(0)
-                one.generates = sorted(turns.get(one.span["span"], ()), key=lambda row: row["end"])
-    return sorted((row for queue in arrived.values() for row in queue), key=lambda row: (row["start"], row["span"]))
+                span = queue.pop(0)
+                found[step][at] = Traced(span, sorted(turns.get(span["span"], ()), key=lambda row: row["end"]))
+    left = sorted((row for queue in arrived.values() for row in queue), key=lambda row: (row["start"], row["span"]))
+    return found, left
 
 
 def turn_versions(
-    one: Trained, timeline: Timeline, pushes: Pushes, *, emptied: bool
+    one: Trained, generates: Sequence[Span], timeline: Timeline, pushes: Pushes, *, emptied: bool
 ) -> list[tuple[int, tuple[int, int]]] | None:
     """Tokens and weights of each turn, or None where spans and mask do not fit.
 
@@ -183,14 +202,14 @@ def turn_versions(
     as many of those as surplus tries, they are known; else each turn lies between two tries, as where engines may be
     ``emptied`` between updates too, which aborts tries there.
     """
-    updates = [timeline.update_before(row["end"]) for row in one.generates]
+    updates = [timeline.update_before(row["end"]) for row in generates]
     surplus = len(updates) - len(one.turns)
     if surplus < 0 or not one.turns or None in updates:
         return None
     if any(update is not None and update[0] != update[1] for update in updates):
         return None
     steps = [update[1] for update in updates if update is not None]
-    first = timeline.first.get(timeline.attempt_at(one.generates[0]["start"]), 0)
+    first = timeline.first.get(timeline.attempt_at(generates[0]["start"]), 0)
     suspects = {at for at in range(len(steps) - 1) if steps[at] != steps[at + 1]}
     if surplus == 0 or (len(suspects) == surplus and not emptied):
         kept = [step for at, step in enumerate(steps) if surplus == 0 or at not in suspects]

@@ -16,10 +16,17 @@ from staleness_parsers.roll.lives import in_order
 from staleness_parsers.roll.rows import Interval, Rows, moment
 from staleness_parsers.roll.timeline import Span
 
+_Made = Sequence[tuple[Interval, Interval]]
+"""Tokens and versions of a trajectory, or of each of its turns."""
+
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the rows of a batch depend on: where they are from, what its step made of it, and who made its tokens."""
+    """What the rows of a batch depend on: where they are from, what its step made of it, and who made its tokens.
+
+    ``renamed``: ids that are not the trajectories' own names. ``weights``: of those without turns, by what tells them.
+    ``turns``: where spans tell them, by the place in the batch, with the span.
+    """
 
     step: int
     attempt: int
@@ -27,9 +34,26 @@ class _Facts:
     deleting: bool
     masked: bool
     unused: Sequence[tuple[str, str | None, int | None]]
-    made: Sequence[Sequence[tuple[Interval, Interval]]]
-    keys: Sequence[str]
-    spans: Sequence[tuple[str, str, int]]
+    renamed: Mapping[int, str]
+    weights: Mapping[_Told, Interval]
+    turns: Mapping[int, tuple[str, str, int, _Made | None]]
+
+    def made(self, place: int, one: agentic.Trained) -> _Made:
+        """Return the tokens and versions of the trajectory at a place."""
+        traced = self.turns.get(place)
+        if traced is not None and traced[-1] is not None:
+            return traced[-1]
+        versions = self.weights[_told(one)]
+        least = one.tokens if one.tokens is not None else 0 if versions == (None, None) else 1
+        return [((least, one.tokens), versions)]
+
+
+_Told = tuple[str | None, tuple[int, int] | None]
+
+
+def _told(one: agentic.Trained) -> _Told:
+    """What a trajectory itself says of its weights: its group has the episode, its name the first and last step."""
+    return one.group, one.native
 
 
 @dataclass(frozen=True)
@@ -37,6 +61,7 @@ class _Batch:
     """What a step trained."""
 
     trained: Sequence[agentic.Trained]
+    traced: Mapping[int, agentic.Traced]
     told: _Facts
 
     def __len__(self) -> int:
@@ -47,13 +72,13 @@ class _Batch:
         attempt, step = told.attempt, told.step
         cells: dict[str, Any] = {"loss_tokens_lo": 0} if told.masked else {}
         cells["evidence"] = "inferred" if told.deleting else "recorded"
-        for one, made in zip(self.trained, told.made, strict=True):
-            place, key = one.place, one.key
+        for at, one in enumerate(self.trained):
+            place, key = one.place, told.renamed.get(at, one.name)
             _trajectory(rows, place, key, one.group, attempt)
-            for index, (tokens, versions) in enumerate(made):
+            for index, (tokens, versions) in enumerate(told.made(at, one)):
                 rows.span(place, key, index, tokens, versions)
-            if one.span is not None:
-                _life(rows, one.span, key, attempt)
+            if at in self.traced:
+                _life(rows, self.traced[at].span, key, attempt)
             use = {"trajectory_id": key, "attempt": attempt, "step": step, "member": not told.deleting}
             rows.add("uses", place, **use, **cells)
             for kind, reason, when in told.unused:
@@ -107,8 +132,11 @@ def _life(rows: Rows, span: Span, key: str, attempt: int) -> None:
 class Agents:
     """The agentic pipeline's trajectories."""
 
-    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
+    def __init__(
+        self, known: Known, rows: Rows, completed: Done, sink: Sink, memory: dict[str, Any] | None = None
+    ) -> None:
         self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
+        self.memory = {} if memory is None else memory
         counts = [named.get("scheduler/group_filter_count") for named in known.metrics.values()]
         self.silent = bool(counts) and all(row is None or row["value"] == 0 for row in counts)
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent)
@@ -117,15 +145,14 @@ class Agents:
     def write(self) -> None:
         """Write trained trajectories, then those that spans show and no batch has."""
         known = self.known
-        batches = {step: agentic.trajectories_of(rows) for step, rows in known.rows.items()}
-        agentic.unique(one for step in sorted(batches) for one in batches[step])
+        batches = self._batches()
+        keys = agentic.unique(batches)
         homes = {step: home.attempt for step in batches if (home := known.time.last(step))}
         seen = agentic.unbroken((homes[step], one.group) for step in homes for one in batches[step])
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent, unbroken=seen)
-        left = agentic.match_spans(batches, [*known.spans, *in_order(known.lives)], known.time)
-        everyone = [one for batch in batches.values() for one in batch]
-        self._torn(everyone)
-        for row in [*left, *(one.span for one in everyone if one.span is not None)]:
+        traced, left = agentic.match_spans(batches, [*known.spans, *in_order(known.lives)], known.time)
+        self._torn(batches, traced)
+        for row in [*left, *(one.span for batch in traced.values() for one in batch.values())]:
             self.arrived[known.time.attempt_at(row["start"]), row["traj_group"]].append((row["end"], row["span"]))
         pickled = {step for step, rows in known.rows.items() if rows[0]["kind"] == "pickle"}
         stories: dict[int, list[_Batch | _Left]] = defaultdict(list)
@@ -133,7 +160,9 @@ class Agents:
         for step in sorted(batches):
             home = known.time.last(step)
             attempt = home.attempt if home else max(known.time.attempts)
-            stories[era(attempt, step)].append(_Batch(batches[step], self._facts(step, attempt, batches[step])))
+            spans = traced.get(step, {})
+            facts = self._facts(step, attempt, batches[step], keys[step], spans)
+            stories[era(attempt, step)].append(_Batch(batches[step], spans, facts))
             trained |= dict.fromkeys(((attempt, one.group or "") for one in batches[step]), era(attempt, step))
             self._stated(step, attempt, batches[step], complete=step in pickled)
         batch = known.settings.whole_number("rollout_batch_size")
@@ -161,17 +190,38 @@ class Agents:
         if not left and not known.trajectories_traced:
             self._ignored()
 
-    def _torn(self, trained: Sequence[agentic.Trained]) -> None:
+    def _batches(self) -> dict[int, list[agentic.Trained]]:
+        """Trajectories of each step's batch: what is of the same rows as at the last look of a watch is kept."""
+        before = self.memory.get("batches", {})
+        kept = {
+            rows.identity: before.get(rows.identity) or agentic.trajectories_of(rows)
+            for rows in self.known.rows.values()
+        }
+        self.memory["batches"] = kept
+        return {step: kept[rows.identity] for step, rows in self.known.rows.items()}
+
+    def _torn(
+        self,
+        batches: Mapping[int, Sequence[agentic.Trained]],
+        traced: Mapping[int, Mapping[int, agentic.Traced]],
+    ) -> None:
         """Say that spans of trajectories were lost, where some that were trained have none: so can others."""
         if not self.known.trajectories_traced:
             return
-        alone = next((one.place for one in trained if one.span is None), None)
+        untraced = (
+            (step, one)
+            for step, batch in batches.items()
+            for at, one in enumerate(batch)
+            if at not in traced.get(step, {})
+        )
+        alone = next(untraced, None)
         if alone is not None:
+            step, one = alone
             message = (
-                f"A trajectory that step {alone['step']} trained has no span, so the spans of others that were dropped "
+                f"A trajectory that step {step} trained has no span, so the spans of others that were dropped "
                 "may be lost as well: restore the traces."
             )
-            self.sink.diagnose("warning", "trajectory-spans-lost", message, source=alone["source"], opens="fates")
+            self.sink.diagnose("warning", "trajectory-spans-lost", message, source=one.place["source"], opens="fates")
 
     def _stated(self, step: int, attempt: int, batch: Sequence[agentic.Trained], *, complete: bool) -> None:
         """A pickle has the whole batch; a dump lacks placeholders; deleted rows can make it fewer."""
@@ -203,7 +253,14 @@ class Agents:
             return bool(removed["value"] > 0)
         return bool(self.known.settings.get("batch_adjust_mode") != "copy")
 
-    def _facts(self, step: int, attempt: int, batch: Sequence[agentic.Trained]) -> _Facts:
+    def _facts(
+        self,
+        step: int,
+        attempt: int,
+        batch: Sequence[agentic.Trained],
+        keys: Sequence[str],
+        traced: Mapping[int, agentic.Traced],
+    ) -> _Facts:
         """Return what the rows of a batch depend on; of its trajectories' own only spans are not in its rows."""
         deleting = self._deleting(step)
         return _Facts(
@@ -213,23 +270,26 @@ class Agents:
             deleting,
             deleting or self._masks(step),
             unused(self.known, [(attempt, step)], self.completed),
-            [self._made(one, attempt) for one in batch],
-            [one.key for one in batch],
-            [(one.span["span"], one.span["source"], one.span["line"]) for one in batch if one.span is not None],
+            {at: key for at, (key, one) in enumerate(zip(keys, batch, strict=True)) if key != one.name},
+            {told: self._weights(one, attempt) for told, one in {_told(one): one for one in batch}.items()},
+            {
+                at: (each.span["span"], each.span["source"], each.span["line"], self._turns(batch[at], each))
+                for at, each in traced.items()
+            },
         )
 
-    def _made(self, one: agentic.Trained, attempt: int) -> list[tuple[Interval, Interval]]:
-        """Tokens and versions of a trajectory: by turns where those are known."""
+    def _weights(self, one: agentic.Trained, attempt: int) -> Interval:
+        """Versions of a trajectory of which no turns are known, and of all of this step that say the same."""
+        known = self.known
+        return (None, None) if known.mocked else agentic.versions(one, attempt, self.slots, known.pushes)
+
+    def _turns(self, one: agentic.Trained, traced: agentic.Traced) -> _Made | None:
+        """Tokens and versions of a trajectory's turns, where its spans tell them."""
         known = self.known
         if known.mocked:
-            return [((one.tokens or 0, one.tokens), (None, None))]
-        turns = None
-        if one.span is not None:
-            turns = agentic.turn_versions(one, known.time, known.pushes, emptied=self.emptied)
-        if turns is not None:
-            return [((tokens, tokens), versions) for tokens, versions in turns]
-        least = 1 if one.tokens is None else one.tokens
-        return [((least, one.tokens), agentic.versions(one, attempt, self.slots, known.pushes))]
+            return None
+        turns = agentic.turn_versions(one, traced.generates, known.time, known.pushes, emptied=self.emptied)
+        return None if turns is None else [((tokens, tokens), versions) for tokens, versions in turns]
 
     def _write_eras(self, stories: Mapping[int, Sequence[_Batch | _Left]]) -> None:
         """Write trajectories by the step that trained them, or else in which they began."""

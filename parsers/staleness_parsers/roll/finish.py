@@ -21,7 +21,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     rows = Rows(sink)
     completed = _write_steps(known, rows, sink)
     if known.agentic:
-        Agents(known, rows, completed, sink).write()
+        Agents(known, rows, completed, sink, staged.memory).write()
     elif known.prompts_traced:
         Prompts(known, rows, completed, sink).write()
     else:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 import polars as pl
@@ -132,7 +133,7 @@ class Settings:
         value = self.get(key)
         return value if is_whole(value) else None
 
-    @property
+    @cached_property
     def ratio(self) -> float | None:
         """R, or None where it is not known or the logs print several."""
         if len(self.values.get(R_KEY, ())) > 1:
@@ -141,7 +142,7 @@ class Settings:
         good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 20
         return value if good else None
 
-    @property
+    @cached_property
     def window(self) -> int | None:
         """W = ceil(R)."""
         return None if self.ratio is None else math.ceil(self.ratio)
@@ -160,7 +161,7 @@ class Settings:
         keys = ("max_len_mask", "difficulty_mask", "error_max_len_clip", "train_infer_correction.filters")
         return not self.whole or any(self.get(key) for key in keys)
 
-    @property
+    @cached_property
     def slots(self) -> int | None:
         """T, episodes per env group and step."""
         found = self.whole_number("train_env_manager.max_traj_per_env")
