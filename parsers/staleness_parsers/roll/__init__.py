@@ -43,13 +43,16 @@ class Roll:
         return Detection(tuple(evidence)) if evidence else None
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per piece of a trace file and per other file; files of steps go together."""
+        """One unit per piece of a trace file or a log and per other file; files of steps go together."""
         found = survey(run)
         yield from (Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source))
         batches = (("pickle", found.pickles), ("dump", found.dumps), ("appended", found.appended))
         for kind, files in (*batches, ("board", found.boards)):
             yield from (Unit(kind, pieces) for pieces in bundles(run.whole(file.source) for file in files))
-        single = (("console", found.consoles), ("state", found.states), ("events", found.events))
+        for file in found.consoles:
+            pieces = run.split(file.source, console.PIECE_BYTES, begins=console.BEGINS)
+            yield from (Unit("console", (piece,)) for piece in pieces)
+        single = (("state", found.states), ("events", found.events))
         for kind, files in (*single, ("settings", found.settings)):
             yield from (Unit(kind, (run.whole(file.source),)) for file in files)
 

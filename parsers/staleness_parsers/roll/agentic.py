@@ -112,7 +112,7 @@ def reseeded(batches: Mapping[int, Sequence[Row]]) -> int | None:
 def unbroken(trained: Iterable[tuple[int, str | None]]) -> dict[tuple[int, str], int]:
     """Return the first episode that no batch trained, per launch and env group, from (launch, group) of the trained."""
     episodes: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for attempt, group in dict.fromkeys(trained):
+    for attempt, group in trained:
         if place := split_group(group):
             episodes[attempt, place[0]].add(place[1])
     return {key: next(number for number in count() if number not in found) for key, found in episodes.items()}
@@ -142,10 +142,9 @@ class Slots:
         return first + max(0, place[1] // slots - ratio)
 
 
-def versions(one: Trained, attempt: int, slots: Slots, pushes: Pushes) -> tuple[int, int]:
-    """Interval of the weights that made a trained trajectory's tokens."""
+def versions(one: Trained, created: int | None, attempt: int, slots: Slots, pushes: Pushes) -> tuple[int, int]:
+    """Interval of the weights that made a trained trajectory's tokens; ``created``: when its slot was."""
     first = slots.timeline.first.get(attempt, 0)
-    created = slots.created(one.group, attempt)
     if created is not None and created > one.step:
         created = None  # arithmetic does not hold: groups were filtered, or slots are made on demand
     ratio = slots.settings.window

@@ -24,8 +24,9 @@ _Made = Sequence[tuple[Interval, Interval]]
 class _Facts:
     """What the rows of a batch depend on: where they are from, what its step made of it, and who made its tokens.
 
-    ``renamed``: ids that are not the trajectories' own names. ``weights``: of those without turns, by what tells them.
-    ``turns``: where spans tell them, by the place in the batch, with the span.
+    ``renamed``: ids that are not the trajectories' own names. ``created``: when the slots of groups were. ``weights``:
+    of trajectories without turns, by that and by the steps in their names. ``turns``: where spans tell them, by the
+    place in the batch, with the span.
     """
 
     step: int
@@ -35,7 +36,8 @@ class _Facts:
     masked: bool
     unused: Sequence[tuple[str, str | None, int | None]]
     renamed: Mapping[int, str]
-    weights: Mapping[_Told, Interval]
+    created: Mapping[str | None, int | None]
+    weights: Mapping[tuple[int | None, tuple[int, int] | None], Interval]
     turns: Mapping[int, tuple[str, str, int, _Made | None]]
 
     def made(self, place: int, one: agentic.Trained) -> _Made:
@@ -43,17 +45,9 @@ class _Facts:
         traced = self.turns.get(place)
         if traced is not None and traced[-1] is not None:
             return traced[-1]
-        versions = self.weights[_told(one)]
+        versions = self.weights[self.created[one.group], one.native]
         least = one.tokens if one.tokens is not None else 0 if versions == (None, None) else 1
         return [((least, one.tokens), versions)]
-
-
-_Told = tuple[str | None, tuple[int, int] | None]
-
-
-def _told(one: agentic.Trained) -> _Told:
-    """What a trajectory itself says of its weights: its group has the episode, its name the first and last step."""
-    return one.group, one.native
 
 
 @dataclass(frozen=True)
@@ -132,11 +126,8 @@ def _life(rows: Rows, span: Span, key: str, attempt: int) -> None:
 class Agents:
     """The agentic pipeline's trajectories."""
 
-    def __init__(
-        self, known: Known, rows: Rows, completed: Done, sink: Sink, memory: dict[str, Any] | None = None
-    ) -> None:
-        self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
-        self.memory = {} if memory is None else memory
+    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink, memory: dict[str, Any]) -> None:
+        self.known, self.rows, self.completed, self.sink, self.memory = known, rows, completed, sink, memory
         counts = [named.get("scheduler/group_filter_count") for named in known.metrics.values()]
         self.silent = bool(counts) and all(row is None or row["value"] == 0 for row in counts)
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent)
@@ -148,7 +139,8 @@ class Agents:
         batches = self._batches()
         keys = agentic.unique(batches)
         homes = {step: home.attempt for step in batches if (home := known.time.last(step))}
-        seen = agentic.unbroken((homes[step], one.group) for step in homes for one in batches[step])
+        groups = {step: dict.fromkeys(one.group for one in batch) for step, batch in batches.items()}
+        seen = agentic.unbroken((homes[step], group) for step in homes for group in groups[step])
         self.slots = agentic.Slots(known.settings, known.time, exact=self.silent, unbroken=seen)
         traced, left = agentic.match_spans(batches, [*known.spans, *in_order(known.lives)], known.time)
         self._torn(batches, traced)
@@ -163,7 +155,7 @@ class Agents:
             spans = traced.get(step, {})
             facts = self._facts(step, attempt, batches[step], keys[step], spans)
             stories[era(attempt, step)].append(_Batch(batches[step], spans, facts))
-            trained |= dict.fromkeys(((attempt, one.group or "") for one in batches[step]), era(attempt, step))
+            trained |= dict.fromkeys(((attempt, group or "") for group in groups[step]), era(attempt, step))
             self._stated(step, attempt, batches[step], complete=step in pickled)
         batch = known.settings.whole_number("rollout_batch_size")
         for home in known.time.steps:
@@ -179,13 +171,13 @@ class Agents:
                     constrain(self.rows, home.place, home.attempt, home.step, "trajectories", batch, op="le")
                 constrain(self.rows, home.place, home.attempt, home.step, "trajectories", 1, op="ge")
         whole = {home.step for home in known.time.steps if self.completed.get((home.attempt, home.step)) is not False}
-        groups: dict[tuple[int, str], int] = {}
+        begun: dict[tuple[int, str], int] = {}
         for row in left:
             story = self._left(row, trained, known_batches=whole <= pickled)
             # A group is of one era: of the step that trained others of it, or in which its first began.
             group = story.attempt, row["traj_group"] or row["span"]
             began = era(story.attempt, known.time.step_at(story.attempt, row["start"]))
-            stories[trained.get(group, groups.setdefault(group, began))].append(story)
+            stories[trained.get(group, begun.setdefault(group, began))].append(story)
         self._write_eras(stories)
         if not left and not known.trajectories_traced:
             self._ignored()
@@ -263,6 +255,8 @@ class Agents:
     ) -> _Facts:
         """Return what the rows of a batch depend on; of its trajectories' own only spans are not in its rows."""
         deleting = self._deleting(step)
+        created = {group: self.slots.created(group, attempt) for group in dict.fromkeys(one.group for one in batch)}
+        alike = {(created[one.group], one.native): one for one in batch}
         return _Facts(
             step,
             attempt,
@@ -271,17 +265,18 @@ class Agents:
             deleting or self._masks(step),
             unused(self.known, [(attempt, step)], self.completed),
             {at: key for at, (key, one) in enumerate(zip(keys, batch, strict=True)) if key != one.name},
-            {told: self._weights(one, attempt) for told, one in {_told(one): one for one in batch}.items()},
+            created,
+            {told: self._weights(one, told[0], attempt) for told, one in alike.items()},
             {
                 at: (each.span["span"], each.span["source"], each.span["line"], self._turns(batch[at], each))
                 for at, each in traced.items()
             },
         )
 
-    def _weights(self, one: agentic.Trained, attempt: int) -> Interval:
-        """Versions of a trajectory of which no turns are known, and of all of this step that say the same."""
+    def _weights(self, one: agentic.Trained, created: int | None, attempt: int) -> Interval:
+        """Versions of a trajectory of which no turns are known, and of all of its batch that are told alike."""
         known = self.known
-        return (None, None) if known.mocked else agentic.versions(one, attempt, self.slots, known.pushes)
+        return (None, None) if known.mocked else agentic.versions(one, created, attempt, self.slots, known.pushes)
 
     def _turns(self, one: agentic.Trained, traced: agentic.Traced) -> _Made | None:
         """Tokens and versions of a trajectory's turns, where its spans tell them."""

@@ -84,6 +84,11 @@ _TELLING = re.compile(
     "|".join(map(re.escape, (*(word for _, word, _ in _MESSAGES), "metrics_tag: {", '"system/', "-- merged")))
 )
 """What every line that matters contains once the configuration is read."""
+_STEP: Final = re.compile(r"pipeline (?:rollout global )?step \d+ start")
+BEGINS: Final = re.compile(_STEP.pattern.encode())
+"""A step begins: no printed configuration goes on beyond, so that nothing before it matters."""
+PIECE_BYTES: Final = 4 << 20
+"""Bytes of a piece of a log, at most: of one that grows the last piece is read again at each look."""
 _OWN_SETTING = re.compile(
     r"(?:async_generation_ratio|rollout_batch_size|actor_train|actor_infer|rpc_timeout|exp_name):"
 )
@@ -92,12 +97,15 @@ _SETTING = re.compile(r"[A-Za-z_]\w*:(?: |$)")
 
 
 def read_console(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage ``lines`` (messages that matter), ``metrics`` and ``settings`` of one captured log."""
+    """Stage ``lines`` (messages that matter), ``metrics`` and ``settings`` of a piece of a captured log."""
     lines: list[dict[str, Any]] = []
     metrics: list[dict[str, Any]] = []
     block = _Block(piece.source, sink)
     try:
         for number, raw, cut in numbered_lines(run, piece):
+            if block.state != "passed" and _STEP.search(raw):
+                block.end()
+                block.state = "passed"
             if block.state == "passed" and not _TELLING.search(raw):
                 continue
             for part in raw.split("\r"):

@@ -23,7 +23,7 @@ def finish_run(staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
     if known.agentic:
         Agents(known, rows, completed, sink, staged.memory).write()
     elif known.prompts_traced:
-        Prompts(known, rows, completed, sink).write()
+        Prompts(known, rows, completed, sink, staged.memory).write()
     else:
         Batches(known, rows, completed, sink).write()
     _write_reported(known, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -139,8 +140,9 @@ def era(attempt: int, step: int) -> int:
 
 
 def everywhere(known: Known) -> str:
-    """Return what the rows of any trajectory may depend on, beside what its own era says."""
-    return repr((known.settings, known.mocked, known.damaged, known.pushes.frequencies))
+    """Return a digest of what the rows of any trajectory may depend on, beside what its own era says."""
+    told = repr((known.settings, known.mocked, known.damaged, known.pushes.frequencies))
+    return hashlib.sha256(told.encode(errors="surrogatepass")).hexdigest()
 
 
 def constrain(rows: Rows, place: Row, attempt: int, step: int, quantity: str, value: int, op: str = "eq") -> None:

@@ -43,14 +43,13 @@ class _Story:
     options: Sequence[tuple[str, str | None, int | None]]
     block: _Block | None
 
-    def told(self, facts: _Facts) -> tuple[Any, ...]:
+    def told(self, facts: _Facts) -> str:
         """Return all that the prompt's rows depend on beside its launch's updates and pauses."""
         prompt, block = self.prompt, self.block
-        dumped = None
-        if block is not None:
-            dumped = (block.begin, block.rows.identity, block.first.key, block.first.told, block.alone)
-        about = (prompt.key, prompt.told, prompt.attempt, prompt.start_step, prompt.committed, prompt.answers)
-        return about, self.group, [facts.use(*use) for use in self.uses], self.options, dumped
+        about = f"{prompt.key!r} {prompt.told} {prompt.attempt} {prompt.start_step} {prompt.committed} {prompt.answers}"
+        dumped = f"{block.begin} {facts.batch(block)}" if block is not None else None
+        uses = [facts.text(use) for use in self.uses]
+        return f"{about} {self.group!r} {uses} {self.options} {dumped}"
 
 
 class _Facts:
@@ -59,6 +58,8 @@ class _Facts:
     def __init__(self, known: Known, completed: Done) -> None:
         self.known, self.completed = known, completed
         self._uses: dict[tuple[int, int], tuple[Any, ...]] = {}
+        self._texts: dict[tuple[int, int, bool], str] = {}
+        self._batches: dict[str, str] = {}
         self._versions: dict[tuple[int, int], tuple[int, int]] = {}
 
     def use(self, attempt: int, step: int, sure: bool) -> tuple[Any, ...]:
@@ -69,6 +70,19 @@ class _Facts:
             unneeded = unused(known, [key], self.completed)
             self._uses[key] = (key, self.completed.get(key), masked(known, *key), unneeded)
         return (*self._uses[key], sure)
+
+    def text(self, use: tuple[int, int, bool]) -> str:
+        """Return what the use of a prompt at a step means, as text."""
+        if use not in self._texts:
+            self._texts[use] = repr(self.use(*use))
+        return self._texts[use]
+
+    def batch(self, block: _Block) -> str:
+        """Return what rows of a batch depend on, as text; ``first`` is the same prompt for all of it."""
+        key = block.first.key
+        if key not in self._batches:
+            self._batches[key] = repr((block.rows.identity, key, block.first.told, block.alone))
+        return self._batches[key]
 
     def masked(self, attempt: int, step: int) -> bool:
         """Whether tokens of a step may have been masked out of the loss."""
@@ -100,15 +114,15 @@ class _Facts:
 class Prompts:
     """RLVR's prompts from the scheduler's spans, tokens from pickles."""
 
-    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink) -> None:
-        self.known, self.rows, self.completed, self.sink = known, rows, completed, sink
+    def __init__(self, known: Known, rows: Rows, completed: Done, sink: Sink, memory: dict[str, Any]) -> None:
+        self.known, self.rows, self.completed, self.sink, self.memory = known, rows, completed, sink, memory
         self.facts = _Facts(known, completed)
 
     def write(self) -> None:
         """Write every trajectory, use and fate."""
         known = self.known
         calls = rlvr.find_batches(known.spans, known.time)
-        prompts, self.lives = rlvr.read_prompts(known.lives, known.time, calls)
+        prompts, self.lives = rlvr.read_prompts(known.lives, known.time, calls, self.memory)
         batches = list(calls.values())
         size = rlvr.group_size(prompts, known.settings, self._rows_per_prompt(batches))
         filtered, named = self._filtered()
@@ -149,6 +163,10 @@ class Prompts:
         stories: dict[int, list[_Story]] = defaultdict(list)
         for prompt in prompts:
             mine = uses.get(prompt.key, [])
+            if any(sure for _, _, sure in mine):  # what came of it is told by its batch (``_response``)
+                story = _Story(prompt, groups[prompt.key], mine, (), blocks.get(prompt.key))
+                stories[self._era(prompt)].append(story)
+                continue
             own = outcome.windows.get((prompt.domain, prompt.attempt), every or [0])
             torn = known.damaged or (prompt.domain, prompt.attempt) in outcome.torn
             options = rlvr.fates(prompt, known.time, own, size, filters=guess or silent, torn=torn)
@@ -174,7 +192,7 @@ class Prompts:
             Era(
                 number,
                 sum(story.prompt.answers for story in told),
-                repr((shared, facts.around(told), [story.told(facts) for story in told])),
+                "\n".join((shared, repr(facts.around(told)), *(story.told(facts) for story in told))),
             )
             for number, told in sorted(stories.items())
         ]

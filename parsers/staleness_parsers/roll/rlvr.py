@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -23,6 +23,7 @@ from staleness_parsers.roll.settings import Settings
 from staleness_parsers.roll.timeline import Span, Step, Timeline
 
 _INNER: Final = ("rollout.generate", "rollout.compute_rewards")
+_OF_PROMPTS: Final = ["prompt_span", "span", "parent", "instance", "start", "end", "failed", "prompt", "source", "line"]
 
 
 @dataclass
@@ -106,11 +107,11 @@ class Outcome:
 
 
 def read_prompts(
-    lives: pl.DataFrame, timeline: Timeline, batches: Mapping[str, Batch]
+    lives: pl.DataFrame, timeline: Timeline, batches: Mapping[str, Batch], memory: dict[str, Any]
 ) -> tuple[list[Prompt], pl.DataFrame]:
     """Return prompts in order, and the spans of those whose own is there, each with its prompt (``prompt_span``).
 
-    Validation (prompts without parent) is left out.
+    Validation (prompts without parent) is left out. ``memory``: rows of the prompts as they were at the last look.
     """
     owned = _owned(lives)
     own = owned.filter(name="process_new_prompt")
@@ -119,7 +120,7 @@ def read_prompts(
     closed = pl.concat([training, inner.join(training.select("prompt_span"), on="prompt_span", how="semi")])
     beside = inner.join(own.select("prompt_span"), on="prompt_span", how="anti")
     found = []
-    for row in _counted(closed, training).iter_rows(named=True):
+    for row in _rows_of(_counted(closed, training), memory):
         batch = batches.get(row["parent"])
         attempt = timeline.attempt_at(row["start"])
         step = batch.step if batch else _open_step(row, timeline, batches)
@@ -148,6 +149,17 @@ def _owned(lives: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _rows_of(counted: pl.DataFrame, memory: dict[str, Any]) -> list[Span]:
+    """Return prompts as rows; that of a prompt which is told by the same spans as at the last look is kept."""
+    before: dict[str, Span] = memory.get("prompts", {})
+    told = dict(zip(counted["span"].to_list(), counted["told"].to_list(), strict=True))
+    found = {span: row for span, row in before.items() if told.get(span) == row["told"]}
+    new = counted.filter(~pl.col("span").is_in(list(found))) if found else counted
+    found |= {row["span"]: row for row in new.iter_rows(named=True)}
+    memory["prompts"] = found
+    return list(found.values())
+
+
 def _counted(closed: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
     """Prompts with what their spans are: the copy of a span that is kept is at the same place as long as files grow."""
     counts = closed.group_by("prompt_span").agg(
@@ -157,7 +169,7 @@ def _counted(closed: pl.DataFrame, training: pl.DataFrame) -> pl.DataFrame:
         pl.col("end").max().alias("last"),
         pl.struct("span", "source", "line").hash().sum().alias("told"),
     )
-    return training.join(counts, on="prompt_span")
+    return training.select(_OF_PROMPTS).join(counts, on="prompt_span")
 
 
 def _open_prompts(spans: Sequence[Span], timeline: Timeline) -> list[Prompt]:
