@@ -97,6 +97,15 @@ def test_names_and_slots_bound_the_versions(run: Run) -> None:
     assert audited.fates("dropped") == {"unknown": (0, None)}
 
 
+def test_thousands_of_digits_are_no_step_of_a_name(run: Run) -> None:
+    """v0 or v1 made episode 1, whatever its name says; of the two that step 0 trained no rows are left."""
+    run["console.log"] = printed()
+    run[TRACES] = export("driver", driver(2))
+    name = native(0, 1, 1, 0).replace("Toy_0_1", f"Toy_{'9' * 5000}_1")
+    run["mock/train/step_000001.pkl"] = batch_pickle([[0, 1, 1]], columns([(1, 0, 0, name)]))
+    assert run().histogram()[0] == (0, 3)
+
+
 def test_only_the_trainers_frequency_counts(run: Run) -> None:
     """F = 2 of actor_train, 1 of the others: what began at step 1 has v0, two versions old at step 2."""
     run["console.log"] = printed(frequency=2)
