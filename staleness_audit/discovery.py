@@ -17,7 +17,7 @@ import re
 import stat
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -53,6 +53,11 @@ GUARD = 4096
 """Bytes before the place reached that are compared, so that a file that was cut and has grown again is noticed."""
 _TAIL_FROM = 1 << 20
 """Bytes of a file from which it is worth keeping how far it was hashed."""
+_RECORDS_BYTES = 8 << 20
+"""Bytes of a piece of a file of records, about."""
+
+Read = Callable[[int], bytes]
+"""Reads up to so many bytes."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,32 @@ class Tail:
         """Whether an open file does so; it is left where new bytes begin."""
         stream.seek(self.end - len(self.last))
         return inode_of(stream) == self.inode and stream.read(len(self.last)) == self.last
+
+
+class _Hashed:
+    """A stream of which the hash and the last bytes are known of all that was read, from a tail on."""
+
+    def __init__(self, stream: BinaryIO, tail: Tail) -> None:
+        self.end = tail.end
+        self._stream = stream
+        self._inode = tail.inode
+        self._digest = tail.digest.copy()
+        self._last = tail.last
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self.end += len(data)
+        self._digest.update(data)
+        self._last = (self._last + data[-GUARD:])[-GUARD:]
+        return data
+
+    def tail(self, lines: int) -> Tail:
+        """How far it was read, if that was so many lines."""
+        return Tail(self._inode, self.end, lines, self._digest.copy(), self._last)
+
+
+def _between(source: str, start: Tail, end: Tail) -> Piece:
+    return Piece(source, start.end, end.end, start.lines + 1, end.digest.hexdigest(), end.lines - start.lines)
 
 
 def inode_of(stream: BinaryIO) -> tuple[int, int]:
@@ -322,9 +353,10 @@ class RunFiles:
     ) -> Iterator[Piece]:
         """Cut a file; what it is known to begin with since the last look is neither read nor hashed again."""
         wanted = _coarser(known, target_bytes)
-        tail = self._unchanged(file, wanted)
+        ends = {piece.end for piece in wanted}
+        tail = self._unchanged(file, ends)
         if tail.end:
-            yield from _joined([piece for piece in known if piece.end <= tail.end], {piece.end for piece in wanted})
+            yield from _joined([piece for piece in known if piece.end <= tail.end], ends)
         held: deque[memoryview] = deque()
         keep = self.spool is not None and is_url(file.path)
         chunks = _held(self._fetched(file), held) if keep else _chunks(file, tail.end)
@@ -340,13 +372,55 @@ class RunFiles:
             if whole:
                 self.tails[file.source] = whole[-1]
 
-    def _unchanged(self, file: RunFile, wanted: Sequence[Piece]) -> Tail:
-        """How far a file is as it was, up to the end of a piece that is wanted; from its beginning if nothing tells."""
+    def split_records(self, source: str, sound: Callable[[Read, Tail], Iterator[object]]) -> Iterator[Piece]:
+        """Cut a file of records so that a watch (which keeps ``tails``) reads what was appended; else it is one piece.
+
+        ``sound`` reads on from a tail, and yields after each record that is told alike whatever comes behind it. Lines
+        of pieces are records here. The last piece, of no lines, is what is left: half a record, or damage and all
+        behind it.
+        """
+        file = self.file(source)
+        if self.tails is None or file.compressed or is_url(file.path):
+            yield self.whole(source)
+            return
+        signature, known = self.known.get(source, ("", ()))
+        if signature != file.signature:
+            known = tuple(self._cut_records(file, [piece for piece in known if piece.end <= file.bytes], sound))
+            self.known[source] = (file.signature, known)
+        yield from known
+
+    def _cut_records(
+        self, file: RunFile, known: list[Piece], sound: Callable[[Read, Tail], Iterator[object]]
+    ) -> Iterator[Piece]:
+        wanted = {piece.end for piece in _coarser(known, _RECORDS_BYTES)}
+        start = self._unchanged(file, wanted)
+        yield from _joined([piece for piece in known if piece.end <= start.end], wanted)
+        end = start
+        with _open(file.path) as raw:
+            raw.seek(start.end)
+            stream = _Hashed(raw, start)
+            for _ in sound(stream.read, start):
+                end = stream.tail(end.lines + 1)
+                if end.end in wanted or end.end - start.end >= _RECORDS_BYTES:
+                    yield _between(file.source, start, end)
+                    start = end
+            if start.end < end.end:
+                yield _between(file.source, start, end)
+            while stream.read(_READ_BYTES):
+                pass
+            if stream.end > end.end or not stream.end:
+                yield _between(file.source, end, stream.tail(end.lines))
+        if file.bytes >= _TAIL_FROM and end.end:
+            assert self.tails is not None
+            self.tails[file.source] = end
+
+    def _unchanged(self, file: RunFile, ends: Collection[int]) -> Tail:
+        """How far a file is as it was, up to one of these ends of pieces; from its beginning if nothing tells."""
         if is_url(file.path):
             return Tail((0, 0), 0, 0, hashlib.sha256(), b"")
         with _open(file.path, buffering=0) as stream:
             tail = (self.tails or {}).get(file.source)
-            if tail and tail.end in {piece.end for piece in wanted} and tail.goes_on(stream):
+            if tail and tail.end in ends and tail.goes_on(stream):
                 return tail
             return Tail(inode_of(stream), 0, 0, hashlib.sha256(), b"")
 

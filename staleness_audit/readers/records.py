@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO
+from itertools import islice
+from typing import TypeVar
+
+from staleness_audit.discovery import Piece, Read, RunFiles, Tail
+
+Told = TypeVar("Told")
+Records = Callable[[Read, int, int], Iterator[Told]]
+"""Reads records, given what reads the file's bytes on, at which byte that is, and the number of the first record.
+
+Yields once for each record, whatever it tells. Raises ``DamagedRecords``.
+"""
 
 
 @dataclass(frozen=True)
@@ -41,11 +52,38 @@ class DamagedRecords(Exception):
         self.cut = cut
 
 
-def take(stream: IO[bytes], size: int, record: int) -> bytes:
+def record_pieces(run: RunFiles, source: str, records: Records[object]) -> Iterator[Piece]:
+    """Cut a file of records, so that a watch reads what was appended; ``read_records`` tells the same of the pieces.
+
+    Raises:
+        UnreadableInput: the file cannot be opened.
+    """
+
+    def sound(read: Read, tail: Tail) -> Iterator[object]:
+        try:
+            yield from records(read, tail.end, tail.lines + 1)
+        except DamagedRecords:
+            return  # who reads the piece will say it
+
+    yield from run.split_records(source, sound)
+
+
+def read_records(run: RunFiles, piece: Piece, records: Records[Told]) -> Iterator[Told]:
+    """Read the records of a piece.
+
+    Raises:
+        DamagedRecords: after the last sound record of a cut or damaged file.
+        UnreadableInput: the file cannot be opened.
+    """
+    with run.open_piece(piece) as stream:
+        yield from islice(records(stream.read, piece.start, piece.first_line), piece.lines or None)
+
+
+def take(read: Read, size: int, record: int) -> bytes:
     """Return up to ``size`` bytes, fewer only at the end; raises ``DamagedRecords`` for broken compressed data."""
     parts = b""
     try:
-        while len(parts) < size and (part := stream.read(size - len(parts))):
+        while len(parts) < size and (part := read(size - len(parts))):
             parts += part
     except (OSError, EOFError) as error:
         raise DamagedRecords(f"the compressed data is damaged or cut ({error})", record, cut=False) from error

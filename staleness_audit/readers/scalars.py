@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
-from staleness_audit.discovery import RunFile, RunFiles
+from staleness_audit.discovery import Piece, Read, RunFile, RunFiles
+from staleness_audit.errors import OptionalReaderMissing
 from staleness_audit.readers.config import UnreadableConfig, as_json, within_64_bits
 from staleness_audit.readers.numbers import moment
-from staleness_audit.readers.records import CONFIG, DamagedRecords, Scalar, Text
-from staleness_audit.readers.tensorboard import read_events
-from staleness_audit.readers.wandb_files import read_wandb
+from staleness_audit.readers.records import (
+    CONFIG,
+    DamagedRecords,
+    Records,
+    Scalar,
+    Text,
+    read_records,
+    record_pieces,
+)
+from staleness_audit.readers.tensorboard import event_reader
+from staleness_audit.readers.wandb_files import WandbRecord, read_wandb
 
 _OFFLINE = ".wandb"
 
@@ -20,15 +30,25 @@ def scalar_files(run: RunFiles) -> list[RunFile]:
     return events or [file for file in run.files if file.name.endswith(_OFFLINE)]
 
 
-def read_scalars(run: RunFiles, source: str, steps: Sequence[str] = ()) -> Iterator[Scalar]:
-    """Yield the scalars of a tracker's file in the order of writing; arguments and errors as ``read_values``."""
-    for value in read_values(run, source, steps):
+def scalar_pieces(run: RunFiles, source: str, steps: Sequence[str] = ()) -> Iterator[Piece]:
+    """Cut a tracker's file, so that a watch reads what was appended; ``steps`` as for ``read_values``."""
+    try:
+        records = _reader(run, source, steps)
+    except OptionalReaderMissing:  # who reads it will say it
+        yield run.whole(source)
+        return
+    yield from record_pieces(run, source, records)
+
+
+def read_scalars(run: RunFiles, piece: Piece, steps: Sequence[str] = ()) -> Iterator[Scalar]:
+    """Yield the scalars of a piece of a tracker's file in the order of writing; all else as ``read_values``."""
+    for value in read_values(run, piece, steps):
         if isinstance(value, Scalar):
             yield value
 
 
-def read_values(run: RunFiles, source: str, steps: Sequence[str] = ()) -> Iterator[Scalar | Text]:
-    """Yield the scalars and texts of a tracker's file in the order of writing.
+def read_values(run: RunFiles, piece: Piece, steps: Sequence[str] = ()) -> Iterator[Scalar | Text]:
+    """Yield the scalars and texts of a piece of a tracker's file in the order of writing.
 
     ``steps``: metrics that hold the training step in W&B's rows, in order of preference; without one of them the step
     is the one given to the logger. A row without step or time is passed over, and so are values that are no numbers.
@@ -40,36 +60,53 @@ def read_values(run: RunFiles, source: str, steps: Sequence[str] = ()) -> Iterat
         UnreadableInput: the file cannot be opened.
 
     """
-    for value in _values(run, source, steps):
-        if isinstance(value, Scalar) and not 0 <= value.step < 1 << 31:
-            raise DamagedRecords(f"record {value.record} is of step {value.step}", value.record, cut=False)
-        if isinstance(value, Scalar) and moment(value.wall_time) is None:
-            raise DamagedRecords(f"record {value.record} is of no time", value.record, cut=False)
-        yield value
+    for values in read_records(run, piece, _reader(run, piece.source, steps)):
+        yield from values
 
 
-def _values(run: RunFiles, source: str, steps: Sequence[str]) -> Iterator[Scalar | Text]:
-    if not run.file(source).name.endswith(_OFFLINE):
-        yield from read_events(run, source)
+def _reader(run: RunFiles, source: str, steps: Sequence[str]) -> Records[list[Scalar | Text]]:
+    """Return what reads a tracker's file and believes no step and no time that is none."""
+    records = partial(_read_offline, steps) if run.file(source).name.endswith(_OFFLINE) else event_reader()
+
+    def read_believed(read: Read, at: int, first: int) -> Iterator[list[Scalar | Text]]:
+        for values in records(read, at, first):
+            for value in values:
+                if isinstance(value, Scalar):
+                    _believe(value)
+            yield values
+
+    return read_believed
+
+
+def _believe(value: Scalar) -> None:
+    if not 0 <= value.step < 1 << 31:
+        raise DamagedRecords(f"record {value.record} is of step {value.step}", value.record, cut=False)
+    if moment(value.wall_time) is None:
+        raise DamagedRecords(f"record {value.record} is of no time", value.record, cut=False)
+
+
+def _read_offline(steps: Sequence[str], read: Read, at: int, first: int) -> Iterator[list[Scalar | Text]]:
+    for rows in read_wandb(read, at, first):
+        yield [value for row in rows for value in _told(row, steps)]
+
+
+def _told(row: WandbRecord, steps: Sequence[str]) -> Iterator[Scalar | Text]:
+    if row.kind == "config":
+        try:
+            text = as_json(row.values)
+        except UnreadableConfig as error:
+            raise DamagedRecords(f"record {row.record} holds no settings ({error})", row.record, cut=False) from error
+        yield Text(CONFIG, text, row.record)
         return
-    for record in read_wandb(run, source):
-        if record.kind == "config":
-            try:
-                text = as_json(record.values)
-            except UnreadableConfig as error:
-                why = f"record {record.record} holds no settings ({error})"
-                raise DamagedRecords(why, record.record, cut=False) from error
-            yield Text(CONFIG, text, record.record)
-            continue
-        values = record.values
-        step = next((found for name in (*steps, "_step") if (found := _whole(values.get(name))) is not None), None)
-        wall = values.get("_timestamp")
-        if step is None or not isinstance(wall, int | float) or not abs(wall) < 1e18:
-            continue
-        for name, value in values.items():
-            if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("_"):
-                number = within_64_bits(value) if isinstance(value, int) else value
-                yield Scalar(name, step, number, float(wall), record.record)
+    values = row.values
+    step = next((found for name in (*steps, "_step") if (found := _whole(values.get(name))) is not None), None)
+    wall = values.get("_timestamp")
+    if step is None or not isinstance(wall, int | float) or not abs(wall) < 1e18:
+        return
+    for name, value in values.items():
+        if isinstance(value, int | float) and not isinstance(value, bool) and not name.startswith("_"):
+            number = within_64_bits(value) if isinstance(value, int) else value
+            yield Scalar(name, step, number, float(wall), row.record)
 
 
 def _whole(value: object) -> int | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import Read
 from staleness_audit.errors import OptionalReaderMissing
-from staleness_audit.readers.records import DamagedRecords, Scalar, Text, take
+from staleness_audit.readers.records import DamagedRecords, Records, Scalar, Text, take
 
 MAX_RECORD_BYTES: Final = 1 << 20
 """Larger records (images, histograms, graphs) are passed over: a scalar is some hundred bytes."""
@@ -21,30 +21,33 @@ MAX_RECORD_BYTES: Final = 1 << 20
 Checksum = Callable[[bytes], int]
 
 
-def read_events(run: RunFiles, source: str) -> Iterator[Scalar | Text]:
-    """Yield the scalars and texts of an event file in the order of writing.
+def event_reader() -> Records[list[Scalar | Text]]:
+    """Return what reads the scalars and texts of each record of an event file.
 
     Raises:
         OptionalReaderMissing: the ``tensorboard`` extra is not installed.
-        DamagedRecords: after the last sound record of a cut or damaged file.
-        UnreadableInput: the file cannot be opened.
-
     """
     decode, checksum = _decoder()
-    record = 0
-    with run.open(source) as stream:
-        for record, message in enumerate(_records(stream, checksum), 1):
+
+    def read_events(read: Read, _: int, first: int) -> Iterator[list[Scalar | Text]]:
+        for record, message in enumerate(_messages(read, checksum, first), first):
             try:
                 event = decode(message)
             except Exception as error:  # protobuf has no common base for what damage makes it raise
                 raise DamagedRecords(f"record {record} is not an event ({error})", record, cut=False) from error
-            for value in event.summary.value:
-                number = _number(value)
-                if number is not None:
-                    yield Scalar(value.tag, event.step, number, event.wall_time, record)
-                elif value.WhichOneof("value") == "tensor" and value.tensor.string_val:
-                    text = value.tensor.string_val[0].decode("utf-8", errors="replace")
-                    yield Text(value.tag, text, record)
+            yield list(_told(event, record))
+
+    return read_events
+
+
+def _told(event: Any, record: int) -> Iterator[Scalar | Text]:
+    for value in event.summary.value:
+        number = _number(value)
+        if number is not None:
+            yield Scalar(value.tag, event.step, number, event.wall_time, record)
+        elif value.WhichOneof("value") == "tensor" and value.tensor.string_val:
+            text = value.tensor.string_val[0].decode("utf-8", errors="replace")
+            yield Text(value.tag, text, record)
 
 
 def _decoder() -> tuple[Callable[[bytes], Any], Checksum]:
@@ -76,34 +79,33 @@ def _number(value: Any) -> float | None:
     return None
 
 
-def _records(stream: IO[bytes], checksum: Checksum) -> Iterator[bytes]:
-    """Yield the messages; those beyond ``MAX_RECORD_BYTES`` as empty ones."""
-    record = 1
-    while header := _take(stream, 12, record):
+def _messages(read: Read, checksum: Checksum, record: int) -> Iterator[bytes]:
+    """Yield the messages from a record on; those beyond ``MAX_RECORD_BYTES`` as empty ones."""
+    while header := _take(read, 12, record):
         (size, check) = struct.unpack("<QI", header)
         if _masked(checksum(header[:8])) != check:
             raise DamagedRecords(f"the length of record {record} does not match its checksum", record, cut=False)
         if size > MAX_RECORD_BYTES:
-            _skip(stream, size + 4, record)
+            _skip(read, size + 4, record)
             yield b""
         else:
-            body = _take(stream, size + 4, record, inside=True)
+            body = _take(read, size + 4, record, inside=True)
             if _masked(checksum(body[:size])) != int.from_bytes(body[size:], "little"):
                 raise DamagedRecords(f"record {record} does not match its checksum", record, cut=False)
             yield body[:size]
         record += 1
 
 
-def _take(stream: IO[bytes], size: int, record: int, *, inside: bool = False) -> bytes:
-    parts = take(stream, size, record)
+def _take(read: Read, size: int, record: int, *, inside: bool = False) -> bytes:
+    parts = take(read, size, record)
     if len(parts) < size and (parts or inside):
         raise DamagedRecords(f"the file ends inside record {record}", record, cut=True)
     return parts
 
 
-def _skip(stream: IO[bytes], size: int, record: int) -> None:
+def _skip(read: Read, size: int, record: int) -> None:
     while size > 0:
-        size -= len(_take(stream, min(size, MAX_RECORD_BYTES), record, inside=True))
+        size -= len(_take(read, min(size, MAX_RECORD_BYTES), record, inside=True))
 
 
 def _masked(crc: int) -> int:

@@ -11,9 +11,9 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, Final, Literal
+from typing import Any, Final, Literal
 
-from staleness_audit.discovery import RunFiles
+from staleness_audit.discovery import Read
 from staleness_audit.readers.records import DamagedRecords, take
 
 HEADER: Final = b":W&B\xe1\xbe\x00"
@@ -34,22 +34,19 @@ class WandbRecord:
     record: int
 
 
-def read_wandb(run: RunFiles, source: str) -> Iterator[WandbRecord]:
-    """Yield history rows and configuration updates in the order of writing; other records are passed over.
+def read_wandb(read: Read, at: int, first: int) -> Iterator[list[WandbRecord]]:
+    """Read the history rows and configuration updates of each record (``records.Records``); most others tell none.
 
     Keys of nested values are joined by dots; values are plain JSON (one that is none is left out).
 
     Raises:
         DamagedRecords: after the last sound record of a cut or damaged file, or at once if it is no such file.
-        UnreadableInput: the file cannot be opened.
-
     """
-    with run.open(source) as stream:
-        for record, message in enumerate(_messages(stream), 1):
-            try:
-                yield from _decode(message, record)
-            except (IndexError, ValueError, UnicodeDecodeError) as error:
-                raise DamagedRecords(f"record {record} is no message ({error})", record, cut=False) from error
+    for record, message in enumerate(_messages(read, at, first), first):
+        try:
+            yield list(_decode(message, record))
+        except (IndexError, ValueError, UnicodeDecodeError) as error:
+            raise DamagedRecords(f"record {record} is no message ({error})", record, cut=False) from error
 
 
 def _decode(message: bytes, record: int) -> Iterator[WandbRecord]:
@@ -116,23 +113,23 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
             raise ValueError("a number that is too long")
 
 
-def _messages(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the records, put together from their pieces."""
-    record = 1
-    if take(stream, len(HEADER), record) != HEADER:
-        raise DamagedRecords("it does not begin as such a file does", record, cut=False)
-    at = len(HEADER)
+def _messages(read: Read, at: int, record: int) -> Iterator[bytes]:
+    """Yield the records from a byte on, put together from their pieces."""
+    if at == 0:
+        if take(read, len(HEADER), record) != HEADER:
+            raise DamagedRecords("it does not begin as such a file does", record, cut=False)
+        at = len(HEADER)
     parts: list[bytes] = []
     while True:
         room = _BLOCK - at % _BLOCK
         if room < _PIECE.size:
-            at += len(take(stream, room, record))
+            at += len(take(read, room, record))
             continue
-        head = take(stream, _PIECE.size, record)
+        head = take(read, _PIECE.size, record)
         if not head:
             break
         check, size, kind = _PIECE.unpack(head) if len(head) == _PIECE.size else (0, 0, 0)
-        body = take(stream, size, record) if kind else b""
+        body = take(read, size, record) if kind else b""
         if not kind or len(body) < size:
             raise DamagedRecords(f"the file ends inside record {record}", record, cut=True)
         at += _PIECE.size + size

@@ -146,7 +146,7 @@ def trackers(data: bytes) -> None:
     """Scalars of TensorBoard and of W&B."""
     for name in ("x.tfevents.1", "x.wandb"):
         with one_file(name, data) as run, suppress(DamagedRecords):
-            for _ in read_values(run, name):
+            for _ in read_values(run, run.whole(name)):
                 pass
 
 

@@ -19,10 +19,10 @@ from staleness_parsers.slime.dumps import _whole_number
 
 from staleness_audit.discovery import discover
 from staleness_audit.errors import OptionalReaderMissing
-from staleness_audit.readers import tensorboard
 from staleness_audit.readers.console import parse_dict, parse_local_time
 from staleness_audit.readers.pickle_values import BadPickle, read_pickle
-from staleness_audit.readers.records import Scalar
+from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.scalars import read_scalars
 from staleness_audit.readers.torch_files import BadTorchFile, load, open_torch
 
 CASES = Path(__file__).parents[2] / "sample_traces" / "slime"
@@ -220,7 +220,7 @@ def event_file() -> Path:
 def test_scalars_of_a_genuine_event_file(tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "e").write_bytes(event_file().read_bytes())
-    scalars = [each for each in tensorboard.read_events(discover(tmp_path), "e") if isinstance(each, Scalar)]
+    scalars = list(read_scalars(run := discover(tmp_path), run.whole("e")))
     assert len(scalars) == 531
     assert (scalars[0].tag, scalars[0].step, scalars[0].value) == ("rollout/response_len/mean", 0, 49.5)
 
@@ -232,8 +232,8 @@ def test_scalars_of_a_genuine_event_file(tmp_path):
 def test_damaged_event_files(damage, cut, tmp_path):
     pytest.importorskip("tensorboard")
     (tmp_path / "e").write_bytes(damage(event_file().read_bytes()))
-    with pytest.raises(tensorboard.DamagedRecords) as error:
-        list(tensorboard.read_events(discover(tmp_path), "e"))
+    with pytest.raises(DamagedRecords) as error:
+        list(read_scalars(run := discover(tmp_path), run.whole("e")))
     assert error.value.cut is cut
 
 
@@ -243,7 +243,7 @@ def test_a_missing_extra_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto", None)
     (tmp_path / "e").write_bytes(event_file().read_bytes())
     with pytest.raises(OptionalReaderMissing, match="pip install"):
-        list(tensorboard.read_events(discover(tmp_path), "e"))
+        list(read_scalars(run := discover(tmp_path), run.whole("e")))
 
 
 def test_printed_dicts():

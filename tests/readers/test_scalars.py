@@ -34,7 +34,7 @@ def as_offline(folder: Path, steps: dict[str, str]) -> None:
     for number, file in enumerate(scalar_files(run)):
         rows: dict[tuple[int, str, float], dict[str, Any]] = {}
         records = []
-        for value in read_values(run, file.source):
+        for value in read_values(run, run.whole(file.source)):
             if isinstance(value, Text):
                 if value.tag == "args/text_summary":
                     records.append(run_record(json.loads(value.text)))
@@ -100,13 +100,13 @@ def test_rows_without_a_step_or_a_time_tell_nothing(tmp_path: Path) -> None:
     ]
     (tmp_path / "run-x.wandb").write_bytes(wandb_file([run_record({"bound": 1}), *map(history, rows)]))
     run = discover(tmp_path)
-    assert list(read_values(run, "run-x.wandb", ("trainer/step",))) == [
+    assert list(read_values(run, run.whole("run-x.wandb"), ("trainer/step",))) == [
         Text(CONFIG, '{"bound":1}', 1),
         Scalar("a", 0, 1, 10.5, 2),
         Scalar("a", 7, 2.5, 11.0, 3),
         Scalar("trainer/step", 7, 7, 11.0, 3),
     ]
-    assert [scalar.step for scalar in read_scalars(run, "run-x.wandb")] == [0, 1, 1]
+    assert [scalar.step for scalar in read_scalars(run, run.whole("run-x.wandb"))] == [0, 1, 1]
 
 
 @pytest.mark.parametrize("damaged", [{"_step": 2**31}, {"_step": -1}, {"_timestamp": 1e15}])
@@ -114,7 +114,8 @@ def test_a_step_or_time_that_is_none_ends_what_is_believed(damaged: dict[str, An
     """After such a record nothing says that the next ones are whole."""
     rows = [{"a": 1, "_step": 0, "_timestamp": 1.0}, {"a": 2, "_step": 1, "_timestamp": 2.0, **damaged}]
     (tmp_path / "run-x.wandb").write_bytes(wandb_file(list(map(history, [*rows, rows[0]]))))
-    values = read_values(discover(tmp_path), "run-x.wandb")
+    run = discover(tmp_path)
+    values = read_values(run, run.whole("run-x.wandb"))
     assert next(values) == Scalar("a", 0, 1, 1.0, 1)
     with pytest.raises(DamagedRecords, match="record 2 is of"):
         next(values)

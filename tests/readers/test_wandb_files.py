@@ -10,13 +10,15 @@ import pytest
 from helpers.wandb_log import field, history, run_record, wandb_file
 
 from staleness_audit.discovery import discover
-from staleness_audit.readers.wandb_files import DamagedRecords, read_wandb
+from staleness_audit.readers.records import DamagedRecords, read_records
+from staleness_audit.readers.wandb_files import read_wandb
 
 
 def read(folder: Path, content: bytes, name: str = "run-abc.wandb") -> list[tuple[str, dict[str, Any]]]:
     (folder / name).write_bytes(content)
     run = discover(folder)
-    return [(record.kind, record.values) for record in read_wandb(run, name)]
+    told = read_records(run, run.whole(name), read_wandb)
+    return [(record.kind, record.values) for records in told for record in records]
 
 
 ROWS = [{"async/staleness_mean": 1.25, "_step": 3}, {"text": "x" * 70_000, "_step": 4}, {"a": None, "b": True}]

@@ -29,6 +29,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, read_config
+from staleness_audit.readers.scalars import scalar_pieces
 from staleness_parsers.areal.card import CARD
 from staleness_parsers.areal.console import BEGINS, read_console, read_retries
 from staleness_parsers.areal.files import survey, tells_staleness
@@ -72,7 +73,7 @@ class AReaL:
         return Detection(tuple(evidence)) if evidence else None
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per configuration, event file, piece of a log or JSON-lines file, and few hundred dumps."""
+        """One unit per configuration, piece of a log, event file or JSON-lines file, and few hundred dumps."""
         files = survey(run)
         if files.config:
             yield Unit("config", (run.whole(files.config.source),))
@@ -81,7 +82,7 @@ class AReaL:
             yield from (Unit("console", (piece,)) for piece in pieces)
         if files.workers and files.workers != files.console:
             yield from (Unit("workers", (piece,)) for piece in run.split(files.workers.source))
-        yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
+        yield from (Unit("events", (piece,)) for file in files.events for piece in scalar_pieces(run, file.source))
         for kind, listed in (("sessions", files.sessions), ("perf", files.perf)):
             yield from (Unit(kind, (piece,)) for file in listed for piece in run.split(file.source))
         dumps = [file for _, group in sorted(files.dumps.items()) for file in group]

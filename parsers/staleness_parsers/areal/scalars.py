@@ -51,11 +51,11 @@ def short_name(tag: str) -> str | None:
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the scalars of one event file; damage and a missing extra become diagnostics."""
+    """Stage the scalars of a piece of an event file; damage and a missing extra become diagnostics."""
     rows: list[dict[str, Any]] = []
     source = piece.source
     try:
-        for scalar in read_scalars(run, source):
+        for scalar in read_scalars(run, piece):
             if (name := short_name(scalar.tag)) and is_figure(scalar.value):
                 rows.append(
                     {

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.scalars import scalar_pieces
 from staleness_parsers.nemo_rl import files, inputs
 from staleness_parsers.nemo_rl.card import CARD
 from staleness_parsers.nemo_rl.console import BEGINS, read_console
@@ -58,12 +59,13 @@ class NemoRL:
         return are_launches(run, folders)
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per piece of a console and per other file."""
+        """One unit per piece of a console or event file and per other file."""
         found = files.survey(run)
         for file in found.consoles:
             yield from (Unit("console", (piece,)) for piece in run.split(file.source, begins=BEGINS))
+        for file in found.scalars:
+            yield from (Unit("events", (piece,)) for piece in scalar_pieces(run, file.source))
         kinds = {
-            "events": found.scalars,
             "rows": found.rows,
             "settings": found.configs,
             "buffer": found.buffers,

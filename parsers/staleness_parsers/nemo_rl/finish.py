@@ -109,7 +109,7 @@ def _tell_early_end(launch: Launch, sink: Sink) -> None:
 
 
 def _rows(staged: Staged, table: str, *order: str) -> list[Row]:
-    return staged.scan(table).sort(order).collect().to_dicts() if staged.has(table) else []
+    return staged.scan(table).sort(order, maintain_order=True).collect().to_dicts() if staged.has(table) else []
 
 
 def _column(staged: Staged, table: str, column: str) -> list[Any]:

@@ -69,7 +69,7 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
     rows: list[dict[str, Any]] = []
     exp = exp_of(piece.source) or ""
     try:
-        for scalar in read_values(run, piece.source):
+        for scalar in read_values(run, piece):
             if isinstance(scalar, Text):
                 if scalar.tag == CONFIG and (settings := from_mapping(orjson.loads(scalar.text))):
                     _save(sink, piece.source, [{"kind": "config", "text": orjson.dumps(settings).decode()}])

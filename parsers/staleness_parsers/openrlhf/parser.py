@@ -10,11 +10,11 @@ import polars as pl
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.config import UnreadableConfig, as_json, read_config
-from staleness_audit.readers.scalars import scalar_files
+from staleness_audit.readers.scalars import scalar_files, scalar_pieces
 from staleness_parsers.openrlhf.card import CARD
 from staleness_parsers.openrlhf.console import read_console
 from staleness_parsers.openrlhf.finish import finish_run
-from staleness_parsers.openrlhf.scalars import read_event_file
+from staleness_parsers.openrlhf.scalars import STEPS, read_event_file
 from staleness_parsers.openrlhf.settings import command_line, from_document
 
 HEAD_BYTES: Final = 128 << 10
@@ -57,7 +57,8 @@ class OpenRLHF:
     def plan(self, run: RunFiles) -> Iterator[Unit]:
         """One unit per piece of a console log, per event file and per file of settings."""
         yield from (Unit("console", (piece,)) for file in _consoles(run) for piece in run.split(file.source))
-        yield from (Unit("events", (run.whole(file.source),)) for file in scalar_files(run))
+        for file in scalar_files(run):
+            yield from (Unit("events", (piece,)) for piece in scalar_pieces(run, file.source, STEPS))
         yield from (Unit("settings", (run.whole(file.source),)) for file in _settings_files(run))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:

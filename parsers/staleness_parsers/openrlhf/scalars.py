@@ -27,13 +27,17 @@ SCALARS: Final[dict[str, Any]] = {
 }
 """One row per scalar worth keeping, in the order of writing: ``tag`` without ``train/``, or ``eval``; ``wall`` in s."""
 
+STEPS: Final = ("train/global_step", "eval/global_step")
+"""Metrics that hold the step in rows of W&B."""
+
 
 def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
     """Stage the scalars; a missing extra or damage is left to ``finish``, as consoles may say the same."""
-    source = unit.pieces[0].source
+    (piece,) = unit.pieces
+    source = piece.source
     rows: list[tuple[Any, ...]] = []
     try:
-        for scalar in read_values(run, source, ("train/global_step", "eval/global_step")):
+        for scalar in read_values(run, piece, STEPS):
             if isinstance(scalar, Text):
                 if scalar.tag == CONFIG and (flags := from_document(orjson.loads(scalar.text))):
                     row = {"source": source, "text": as_json(flags)}

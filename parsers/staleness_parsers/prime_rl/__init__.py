@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 
 from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.records import record_pieces
+from staleness_audit.readers.wandb_files import read_wandb
 from staleness_parsers.prime_rl.card import CARD
 from staleness_parsers.prime_rl.console import read_log
 from staleness_parsers.prime_rl.files import ATTEMPT_FOLDER, survey
@@ -68,7 +70,7 @@ class PrimeRL:
         return all(ATTEMPT_FOLDER.fullmatch(folder) for folder in folders)
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per configuration, log and piece of a JSON-lines file."""
+        """One unit per configuration, log and piece of a JSON-lines file or of one of W&B."""
         files = survey(run)
         if files.config:
             yield Unit("config", (run.whole(files.config[0].source),), {"syntax": files.config[1]})
@@ -78,7 +80,8 @@ class PrimeRL:
             yield Unit("log", (run.whole(log.file.source),), about)
         for file in files.metrics:
             yield from (Unit("metrics", (piece,)) for piece in run.split(file.source))
-        yield from (Unit("offline", (run.whole(file.source),)) for file in files.offline)
+        for file in files.offline:
+            yield from (Unit("offline", (piece,)) for piece in record_pieces(run, file.source, read_wandb))
         traces = (piece for entry in files.traces for piece in run.split(entry.file.source))
         yield from (Unit("traces", pieces) for pieces in bundles(traces))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ import pyarrow as pa
 from staleness_audit.discovery import Piece, RunFiles
 from staleness_audit.parser import Sink
 from staleness_audit.readers.lines import DamagedStream, blocks
-from staleness_audit.readers.records import DamagedRecords
+from staleness_audit.readers.records import DamagedRecords, read_records
 from staleness_audit.readers.wandb_files import read_wandb
 from staleness_parsers.prime_rl.values import moment, number, whole
 
@@ -84,7 +85,7 @@ def read_offline(run: RunFiles, piece: Piece, sink: Sink) -> None:
     rows: list[dict[str, Any]] = []
     numbers: list[dict[str, Any]] = []
     try:
-        for record in read_wandb(run, piece.source):
+        for record in chain.from_iterable(read_records(run, piece, read_wandb)):
             values = {name: value for name, value in record.values.items() if not name.startswith("_")}
             if record.kind == "history":
                 values = {"time": record.values.get("_timestamp"), **values}

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.scalars import scalar_pieces
 from staleness_parsers.roll import console
 from staleness_parsers.roll.batches import read_batches
 from staleness_parsers.roll.card import CARD
@@ -43,7 +44,7 @@ class Roll:
         return Detection(tuple(evidence)) if evidence else None
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per piece of a trace file or a log and per other file; files of steps go together."""
+        """One unit per piece of a trace file, a log or an event file and per other file; files of steps go together."""
         found = survey(run)
         yield from (Unit("spans", (piece,)) for file in found.traces for piece in run.split(file.source))
         batches = (("pickle", found.pickles), ("dump", found.dumps), ("appended", found.appended))
@@ -52,9 +53,10 @@ class Roll:
         for file in found.consoles:
             pieces = run.split(file.source, console.PIECE_BYTES, begins=console.BEGINS)
             yield from (Unit("console", (piece,)) for piece in pieces)
-        single = (("state", found.states), ("events", found.events))
-        for kind, files in (*single, ("settings", found.settings)):
+        for kind, files in (("state", found.states), ("settings", found.settings)):
             yield from (Unit(kind, (run.whole(file.source),)) for file in files)
+        for file in found.events:
+            yield from (Unit("events", (piece,)) for piece in scalar_pieces(run, file.source, console.STEPS))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one file says; nothing here is understood without the others."""

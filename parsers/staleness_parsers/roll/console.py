@@ -43,6 +43,8 @@ METRICS: Final[dict[str, Any]] = {
 UPDATE: Final = "time/step_model_update"
 SHRINK: Final = "time/step_shrink"
 PUSH: Final = "time/actor_train/model_update/total"
+STEPS: Final = ("system/global_step", "system/step")
+"""Metrics that hold the step in rows of W&B."""
 _PREFIX = re.compile(
     r"\[(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] \[[\w.]+\.py \(\d+\)\] \[\w+\] \[[^\]]*\]\[PID \d+\] ?"
 )
@@ -236,10 +238,10 @@ def read_state(run: RunFiles, piece: Piece, sink: Sink) -> None:
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage ``metrics`` of a TensorBoard event file or an offline file of W&B."""
+    """Stage ``metrics`` of a piece of a TensorBoard event file or an offline file of W&B."""
     rows: list[dict[str, Any]] = []
     try:
-        for scalar in read_scalars(run, piece.source, ("system/global_step", "system/step")):
+        for scalar in read_scalars(run, piece, STEPS):
             where = f"record {scalar.record}"
             rows.extend(metric_rows({scalar.tag: scalar.value}, scalar.step, piece.source, None, where))
     except DamagedRecords as damage:

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFiles, bundles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.scalars import scalar_pieces
 from staleness_parsers.skyrl.card import CARD
 from staleness_parsers.skyrl.console import dialect_of, read_console
 from staleness_parsers.skyrl.dumps import read_checkpoint, read_dumps
@@ -60,8 +61,8 @@ class SkyRL:
         """One unit per file, for records of a log mean something only after those before them; batches go together."""
         files = survey(run)
         yield from (Unit("console", (run.whole(file.source),)) for file in files.consoles)
-        yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
-        yield from (Unit("offline", (run.whole(file.source),)) for file in files.offline)
+        for kind, listed in (("events", files.events), ("offline", files.offline)):
+            yield from (Unit(kind, (piece,)) for file in listed for piece in scalar_pieces(run, file.source))
         steps = {file.source: step for file, step in files.dumps}
         for pieces in bundles(run.whole(file.source) for file, _ in files.dumps):
             yield Unit("dumps", pieces, {"steps": [steps[piece.source] for piece in pieces]})

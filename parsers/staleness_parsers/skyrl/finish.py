@@ -64,16 +64,17 @@ def finish_run(staged: Staged, run_assume: Mapping[str, str], sink: Sink) -> Run
 
 def _launches(staged: Staged, sink: Sink) -> tuple[list[Launch], dict[int, list[Group]]]:
     configs: dict[tuple[str, int], Settings] = {}
-    tracked: dict[str, Settings] = {}
+    updates: dict[str, dict[str, Any]] = {}
     checkpointed: dict[str, Any] = {}
     for row in _rows(staged, "skyrl_configs"):
         config = orjson.loads(row["config"])
         if row["launch"] is None and row["step"] is None:
-            tracked[row["source"]] = read_settings(config)
+            updates.setdefault(row["source"], {}).update(config)
         elif row["launch"] is None:
             checkpointed = checkpointed or config
         else:
             configs[row["source"], row["launch"]] = read_settings(config)
+    tracked = {source: read_settings(config) for source, config in updates.items()}
     marks = sorted(_rows(staged, "skyrl_marks"), key=lambda row: (row["source"], row["line"]))
     launches, notes = tell_launches(
         near(marks, "number", _OF_STEPS, sink), near(_rows(staged, "skyrl_numbers"), "step", None, sink), configs

@@ -18,7 +18,7 @@ from staleness_parsers.skyrl.console import CONFIGS, NUMBERS, wanted
 
 
 def read_tracker(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the numbers of a file into ``skyrl_numbers``, and the configuration that W&B keeps.
+    """Stage the numbers of a piece of a file into ``skyrl_numbers``, and the configuration that W&B keeps.
 
     TensorBoard's are 32-bit floats (pitfall 17), W&B's 64-bit ones or whole numbers.
     """
@@ -26,7 +26,7 @@ def read_tracker(run: RunFiles, piece: Piece, sink: Sink) -> None:
     config: dict[str, Any] = {}
     single = not run.file(piece.source).name.endswith(".wandb")
     try:
-        for item in read_values(run, piece.source):
+        for item in read_values(run, piece):
             if isinstance(item, Text):
                 config |= orjson.loads(item.text) if item.tag == CONFIG else {}
             elif wanted(item.tag) and is_figure(item.value):

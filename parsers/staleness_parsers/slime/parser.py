@@ -12,7 +12,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Attempt, Bound, Card, Detection, Guarantee, Hint, RunFacts, Sign, Sink, Staged, Unit
 from staleness_audit.readers.numbers import MOST, is_whole
-from staleness_audit.readers.scalars import scalar_files
+from staleness_audit.readers.scalars import scalar_files, scalar_pieces
 from staleness_audit.readers.torch_files import BadTorchFile, open_torch
 from staleness_parsers.slime import files, finish, life, rows
 from staleness_parsers.slime.card import CARD, NO_LIMIT, UNIT
@@ -20,7 +20,7 @@ from staleness_parsers.slime.console import read_console
 from staleness_parsers.slime.dumps import read_batch, read_eval
 from staleness_parsers.slime.eras import Eras, divide
 from staleness_parsers.slime.finish import Model
-from staleness_parsers.slime.scalars import read_event_file
+from staleness_parsers.slime.scalars import STEPS, read_event_file
 
 _DATASETS: Final = {"checkpoint": pl.Int64, "sample_index": pl.Int64, "source": pl.String}
 _PROGRESS: Final = {"step", "perf_train", "collected", "saved_rollout", "train_end"}
@@ -55,7 +55,7 @@ class SlimeParser:
         return Detection(tuple(weak[:5]), strong=False) if weak else None
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per rollout id (its dumps), per evaluation dump, per piece of a console log, per event file."""
+        """One unit per rollout id (its dumps), per evaluation dump, per piece of a console log or event file."""
         found = list(files.dumps(run))
         home = files.roots(found)
         batches: dict[tuple[str, int], dict[str, list[str]]] = {}
@@ -75,7 +75,8 @@ class SlimeParser:
             yield Unit("batch", tuple(run.whole(source) for source in sources), options)
         for file in files.consoles(run):
             yield from (Unit("console", (piece,)) for piece in run.split(file.source))
-        yield from (Unit("events", (run.whole(file.source),)) for file in scalar_files(run))
+        for file in scalar_files(run):
+            yield from (Unit("events", (piece,)) for piece in scalar_pieces(run, file.source, STEPS))
 
     def read(self, unit: Unit, run: RunFiles, sink: Sink) -> None:
         """Stage what one unit says."""

@@ -23,13 +23,17 @@ SCALARS: Final[dict[str, Any]] = {
     "wall": pl.Datetime("us", "UTC"),
 }
 
+STEPS: Final = ("rollout/step", "train/step")
+"""Metrics that hold the step in rows of W&B."""
+
 
 def read_event_file(unit: Unit, run: RunFiles, sink: Sink) -> None:
     """Stage the scalars worth keeping; a missing extra or damage becomes a diagnostic."""
-    source = unit.pieces[0].source
+    (piece,) = unit.pieces
+    source = piece.source
     rows: list[dict[str, Any]] = []
     try:
-        for scalar in read_scalars(run, source, ("rollout/step", "train/step")):
+        for scalar in read_scalars(run, piece, STEPS):
             if worth_keeping(scalar.tag) and is_figure(scalar.value):
                 rows.append(
                     {

@@ -20,12 +20,13 @@ from collections.abc import Iterator
 
 from staleness_audit.discovery import RunFile, RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
+from staleness_audit.readers.scalars import scalar_pieces
 from staleness_audit.readers.sqlite import wal_of
 from staleness_parsers.trl.card import CARD
 from staleness_parsers.trl.console import read_console
 from staleness_parsers.trl.files import clues, survey
 from staleness_parsers.trl.finish import finish_run
-from staleness_parsers.trl.metrics import read_events, read_rollout_state, read_state, read_trackio
+from staleness_parsers.trl.metrics import STEPS, read_events, read_rollout_state, read_state, read_trackio
 
 
 class TRL:
@@ -41,11 +42,12 @@ class TRL:
         return Detection(tuple(strong + weak), strong=bool(strong)) if strong or weak else None
 
     def plan(self, run: RunFiles) -> Iterator[Unit]:
-        """One unit per file and piece of a log; a database and its write-ahead log are one."""
+        """One unit per file and piece of a log or event file; a database and its write-ahead log are one."""
         files = survey(run)
         yield from (Unit("state", (run.whole(file.source),)) for file, _ in files.states)
         yield from (Unit("rollout", (run.whole(file.source),), {"step": step}) for file, step in files.rollouts)
-        yield from (Unit("events", (run.whole(file.source),)) for file in files.events)
+        for file in files.events:
+            yield from (Unit("events", (piece,)) for piece in scalar_pieces(run, file.source, STEPS))
         for file in files.databases:
             yield Unit("trackio", tuple(run.whole(one.source) for one in _with_wal(run, file)))
         yield from (Unit("console", (piece,)) for file in files.consoles for piece in run.split(file.source))

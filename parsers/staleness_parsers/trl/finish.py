@@ -71,7 +71,9 @@ def finish_run(staged: Staged, sink: Sink, checkpoints: set[int]) -> RunFacts:
 
 
 def _rows(staged: Staged, table: str, *order: str) -> list[dict[str, Any]]:
-    return staged.scan(table).sort(order, nulls_last=False).collect().to_dicts() if staged.has(table) else []
+    if not staged.has(table):
+        return []
+    return staged.scan(table).sort(order, nulls_last=False, maintain_order=True).collect().to_dicts()
 
 
 def _one_run(

@@ -109,6 +109,9 @@ TRACES: Final = pa.schema(
 )
 """Staged ``trl_traces``: one row per delivered sample that trackio got; ``old``: it has 1.10's keys."""
 
+STEPS: Final = ("train/global_step",)
+"""Metrics that hold the step in rows of W&B."""
+
 
 class Writer:
     """Collects rows of one staged table and hands them on in batches."""
@@ -222,15 +225,15 @@ def read_rollout_state(run: RunFiles, piece: Piece, step: int, sink: Sink) -> No
 
 
 def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
-    """Stage the scalars ``train/...`` and the arguments of one event file, which one launch wrote."""
+    """Stage the scalars ``train/...`` and the arguments of a piece of an event file, which one launch wrote."""
     rows = Writer(sink, "trl_records", RECORDS)
     try:
-        for seq, value in enumerate(read_values(run, piece.source, ("train/global_step",))):
+        for value in read_values(run, piece, STEPS):
             if isinstance(value, Text):
                 if value.tag in ("args/text_summary", CONFIG):
                     _config(sink, "tensorboard", piece.source, value.text, part=piece.source)
             elif (name := value.tag.removeprefix("train/")) in KEEP:
-                rows.add(_scalar_row(piece.source, seq, name, value))
+                rows.add(_scalar_row(piece.source, name, value))
     except DamagedRecords as error:
         if error.cut:
             sink.diagnose(
@@ -247,13 +250,13 @@ def read_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
     rows.flush()
 
 
-def _scalar_row(source: str, seq: int, name: str, value: Scalar) -> dict[str, Any]:
+def _scalar_row(source: str, name: str, value: Scalar) -> dict[str, Any]:
     return {
         "origin": "tensorboard",
         "source": source,
         "locator": f"record {value.record}",
         "part": source,
-        "seq": seq,
+        "seq": value.record,
         "step": value.step,
         "ts": value.wall_time,
         "name": name,

@@ -29,6 +29,7 @@ import polars as pl
 from staleness_audit.discovery import RunFiles
 from staleness_audit.parser import Detection, RunFacts, Sink, Staged, Unit
 from staleness_audit.readers.numbers import near
+from staleness_audit.readers.scalars import scalar_pieces
 from staleness_parsers.verl import (
     console,
     dumps,
@@ -100,7 +101,7 @@ class Verl:
         for file in files.metrics:
             yield from (Unit("metrics", (piece,)) for piece in run.split(file.source))
         for file in files.events:
-            yield Unit("events", (run.whole(file.source),), {"source": file.source})
+            yield from (Unit("events", (piece,)) for piece in scalar_pieces(run, file.source))
         for entry in files.rollouts:
             yield from (Unit("rollout", (piece,), {"step": entry.number}) for piece in run.split(entry.file.source))
         for entry in files.checkpoints:
@@ -129,7 +130,7 @@ class Verl:
         elif unit.kind == "metrics":
             metrics.stage_metrics(run, piece, sink)
         elif unit.kind == "events":
-            metrics.stage_events(run, piece.source, sink)
+            metrics.stage_events(run, piece, sink)
         elif unit.kind == "rollout":
             dumps.stage_rollouts(run, piece, int(unit.options["step"]), sink)
         else:
@@ -140,7 +141,7 @@ class Verl:
     def finish(self, staged: Staged, run: RunFiles, sink: Sink) -> RunFacts:
         """Join the units: launches first, then the steps of the trainer that ran."""
         files = survey(run)
-        records = metrics.of_one_run(_rows(staged, metrics.TABLE), sink)
+        records = metrics.of_one_run(metrics.joined(_rows(staged, metrics.TABLE)), sink)
         records = near(near(records, "step", None, sink), "global_step", None, sink)
         messages = console.told(_rows(staged, console.TABLE))
         for kind in ("micro", "dumped", "sync"):

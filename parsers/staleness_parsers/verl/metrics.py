@@ -117,11 +117,12 @@ def _figure(value: pl.Expr) -> pl.Expr:
     return pl.when(value.abs() < MOST).then(value)
 
 
-def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
-    """Stage a TensorBoard event file: its scalars gathered by step."""
+def stage_events(run: RunFiles, piece: Piece, sink: Sink) -> None:
+    """Stage a piece of a TensorBoard event file: its scalars gathered by step; ``joined`` joins the pieces."""
+    source = piece.source
     steps: dict[int, dict[str, Any]] = {}
     try:
-        for scalar in read_scalars(run, source):
+        for scalar in read_scalars(run, piece):
             if scalar.tag in _SHORT and is_figure(scalar.value):
                 row = steps.setdefault(
                     scalar.step, {"step": scalar.step, "ts": scalar.wall_time, "locator": f"record {scalar.record}"}
@@ -139,6 +140,17 @@ def stage_events(run: RunFiles, source: str, sink: Sink) -> None:
     rows = [{"source": source, "origin": "events", **row} for row in steps.values()]
     if rows:
         sink.write(TABLE, pl.DataFrame(rows, schema=ROWS))
+
+
+def joined(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Make one record of what the pieces of an event file say of a step; the last number counts, as within a piece."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for at, record in enumerate(records):
+        key = (record["source"], record["step"]) if record["origin"] == "events" else (at,)
+        first = found.setdefault(key, record)
+        if first is not record:
+            first |= {name: record[name] for name in METRICS if record[name] is not None}
+    return list(found.values())
 
 
 def parse_record(text: str) -> dict[str, Any] | None:
