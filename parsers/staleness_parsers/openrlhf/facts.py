@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from staleness_audit.parser import Attempt, Bound, Guarantee, Hint, RunFacts, Sign
 from staleness_audit.readers.numbers import moment
@@ -30,7 +31,7 @@ class Told:
     versions: Sequence[Versions]
     first: int
 
-    @property
+    @cached_property
     def filters(self) -> bool:
         """Whether some group may have been discarded by dynamic filtering."""
         return filters(self.launch)

@@ -338,10 +338,11 @@ def _write_dropped(
 def _write_pass_rates(told: Told, places: Sequence[Row], writer: _Writer) -> None:
     """Without the console, the pass rates tell how many groups were discarded."""
     size = told.filling.group or 1
+    batches = told.launch.batches
     for number, groups in _discarded(told):
         where = places[number]
         about = {key: value for key, value in where.items() if key != "attempt"}
-        name = f"filtered:{where['attempt']}:{told.launch.batches[number].step}"
+        name = f"filtered:{where['attempt']}:{batches[number].step}"
         _write_dropped(
             name, where["attempt"], (groups * size, groups * size), groups, {**about, "evidence": "derived"}, writer
         )

@@ -36,9 +36,10 @@ def _told(launches: Sequence[Launch], what: Callable[[Batch], _T | None]) -> dic
     """Return what each source says of its steps, by number."""
     found: dict[str, dict[int, list[_T]]] = {}
     for launch in launches:
+        source = launch.source
         for batch in launch.batches:
-            if launch.source and (told := what(batch)) is not None:
-                found.setdefault(launch.source, {}).setdefault(batch.step, []).append(told)
+            if source and (told := what(batch)) is not None:
+                found.setdefault(source, {}).setdefault(batch.step, []).append(told)
     return found
 
 
