@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import polars as pl
 
@@ -63,6 +64,19 @@ class Told:
     proven: int
     steps: dict[int, Row]
     dumped: set[int] = field(default_factory=set)
+
+    @cached_property
+    def ages(self) -> dict[int, list[Row]]:
+        """Lines that print the mean age of a step, by step."""
+        found: dict[int, list[Row]] = {}
+        for row in self.launch.all("age"):
+            found.setdefault(row["a"], []).append(row)
+        return found
+
+    @cached_property
+    def failures(self) -> bool:
+        """Whether generation failed: such a sample is trained with what it has, maybe no token (pitfall 18)."""
+        return bool(self.launch.all("incomplete"))
 
 
 @dataclass(frozen=True)
@@ -328,7 +342,7 @@ def _oldest_age(told: Told, step: int) -> tuple[int, int]:
     )
     if mean is None:
         slack = 0.005  # the console prints two decimals
-        mean = next((row["x"] for row in told.launch.all("age") if row["a"] == step), None)
+        mean = next((row["x"] for row in told.ages.get(step, ())), None)
     if mean is None or groups is None or mean < 0:
         return 0, step - 1
     return max(math.ceil(mean - slack), 0), min(math.floor((mean + slack) * groups), step - 1)
@@ -364,9 +378,7 @@ def _write_classes(told: Told, step: int, place: Row, rows: Rows, sink: Sink) ->
         )
         return
     every = counts.total() * size if size else None
-    # A sample whose generation failed is trained with what it has, which may be no token (pitfall 18).
-    failures = bool(launch.all("incomplete"))
-    complete = every is not None and valid == every and tokens is not None and not failures
+    complete = every is not None and valid == every and tokens is not None and not told.failures
     for version, groups in sorted(counts.items()):
         number = groups * size if size else None
         key = rows.anonymous(
@@ -465,16 +477,15 @@ def _write_sums(told: Told, step: int, place: Row, rows: Rows, *, dumped: bool) 
                 value=scalar["value"],
             )
     if "train/avg_trajectory_age" not in launch.scalars:
-        for row in launch.all("age"):
-            if row["a"] == step:
-                rows.add(
-                    "reported",
-                    row,
-                    **about,
-                    name="step.staleness_trajectory_mean",
-                    raw_name="Avg Trajectory Age",
-                    value=row["x"],
-                )
+        for row in told.ages.get(step, ()):
+            rows.add(
+                "reported",
+                row,
+                **about,
+                name="step.staleness_trajectory_mean",
+                raw_name="Avg Trajectory Age",
+                value=row["x"],
+            )
 
 
 def _write_losses(told: Told, rows: Rows) -> None:

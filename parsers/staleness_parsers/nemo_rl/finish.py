@@ -255,12 +255,11 @@ def _promise(told: Sequence[Told]) -> tuple[Bound, Guarantee]:
         bounds = [settings.ag_bound(life.launch.settings, life.age) for life in lives]
         return bounds[-1], settings.ag_guarantee([bound.value for bound in bounds])
     chain = [
-        (sampler, settings.sampler_number(sampler, life.launch.settings), life.restored)
+        (life.sampler, settings.sampler_number(life.sampler, life.launch.settings), life.restored)
         for life in told
         if isinstance(life, single.Told)
-        for sampler in [single.sampler(life)]
     ]
-    return settings.sc_bound(single.sampler(last), last.launch.settings), settings.sc_guarantee(chain)
+    return settings.sc_bound(last.sampler, last.launch.settings), settings.sc_guarantee(chain)
 
 
 def _signs(launch: Launch) -> list[Sign]:

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import orjson
 
@@ -52,6 +53,13 @@ class Told:
     given_up: list[Row]
     crashed: bool = False
     saved: dict[int, Counter[int]] = field(default_factory=dict)
+
+    @cached_property
+    def sampler(self) -> str | None:
+        """The sampler the controller names at its start, else the configured one."""
+        started = self.launch.all("sc_start")
+        name = started[-1]["text"] if started else self.launch.settings.get("async_rl.sampler.name")
+        return name if isinstance(name, str) else None
 
     def step(self, number: int) -> Step:
         """Return the step, made if need be."""
@@ -108,7 +116,7 @@ def _use_saved(told: Told, saved: Iterable[Row]) -> None:
     """
     rows = [row for row in saved if row["kind"] == "sc" and row["step"] == told.start and row["version"] is not None]
     restored = [row["a"] for row in told.launch.all("restored")]
-    if sampler(told) != "in_order" or restored != [len(rows)] or told.given_up:
+    if told.sampler != "in_order" or restored != [len(rows)] or told.given_up:
         return
     for row in rows:
         if row["target"] is not None:
@@ -323,7 +331,7 @@ class _Batch:
         saved = self.told.saved.get(self.version)
         if saved and saved.total() == groups and min(saved) == self.version - lag:
             return sorted(saved.items())
-        if groups == 1 or (self.step.chunks == 1 and sampler(self.told) == "weight_fifo"):
+        if groups == 1 or (self.step.chunks == 1 and self.told.sampler == "weight_fifo"):
             return [(self.version - lag, groups)]
         return [(None, groups)] if lag < 2 else [(self.version - lag, 1), (None, groups - 1)]
 
@@ -364,13 +372,6 @@ class _Batch:
             evidence="derived",
         )
         return key
-
-
-def sampler(told: Told) -> str | None:
-    """Return the sampler the controller names at its start, else the configured one."""
-    started = told.launch.all("sc_start")
-    name = started[-1]["text"] if started else told.launch.settings.get("async_rl.sampler.name")
-    return name if isinstance(name, str) else None
 
 
 def _write_drops(told: Told, step: Step, rows: Rows) -> None:
