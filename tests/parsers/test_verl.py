@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from helpers.wandb_log import history, wandb_file
+from staleness_parsers.verl import metrics
 from staleness_parsers.verl.aggregates import RowClass, Spread, row_classes
 from verl_run import Buffer, Run, Tables, console_record, dump_row, figure, key, read, record, uid, v1_config
 
@@ -517,3 +518,13 @@ def test_without_a_console_dumped_batches_may_be_replayed(run: Run) -> None:
 def test_times_of_tensorboard_and_waits(run: Run) -> None:
     run.metrics(record(1, [(0, 0)] * 4))
     assert [row["waited_us"] for row in load(run).rows("steps")] == [500_000]
+
+
+def test_a_step_whose_numbers_came_at_two_looks_of_a_watch_is_one_record() -> None:
+    """An event file has a record for each number; a watch may cut it between two of a step."""
+    about = dict.fromkeys(metrics.ROWS) | {"source": "tb/events", "origin": "events", "ts": 5.0, "locator": "record 7"}
+    before = about | {"step": 1, "worst_max": 0.0}
+    first, rest = about | {"step": 2, "worst_max": 1.0}, about | {"step": 2, "ts": 5.5, "worst_max": None, "stale": 4.0}
+    console = about | {"source": "console.log", "origin": "console", "step": 2}
+    found = metrics.joined([before, first, rest, console, dict(console)])
+    assert found == [before, about | {"step": 2, "worst_max": 1.0, "stale": 4.0}, console, console]

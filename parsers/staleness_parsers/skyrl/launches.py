@@ -133,8 +133,9 @@ def tell_launches(
     launches = [launch for launch in launches if launch.steps or launch.resumed_after is not None] or launches[:1]
     _add_event_files(launches, {key[0]: rows for key, rows in blocks.items() if key[1] is None}, notes)
     for launch in launches:
+        last = max((number for number, step in launch.steps.items() if step.words or step.phases), default=0)
         for step in launch.steps.values():
-            step.completed = _completed(launch, step)
+            step.completed = _completed(launch, step, last)
         _fill_gaps(launch, notes)
     return launches, notes
 
@@ -356,10 +357,13 @@ def _event_steps(rows: Sequence[Mapping[str, Any]]) -> dict[int, Step]:
     return steps
 
 
-def _completed(launch: Launch, step: Step) -> bool | None:
-    """Whether a step was trained and its weights published; see the module's docstring for what proves it."""
+def _completed(launch: Launch, step: Step, last: int) -> bool | None:
+    """Whether a step was trained and its weights published; see the module's docstring for what proves it.
+
+    ``last``: the last step of the launch that its logs tell anything of.
+    """
     number = step.number or 0
-    later = any(other > number and bool(step.words or step.phases) for other, step in launch.steps.items())
+    later = last > number
     went_on = step.ended("sync_weights") and any(
         step.began(phase) for phase in ("eval", "save_checkpoints", "save_hf_model")
     )
