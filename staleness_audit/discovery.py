@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -55,6 +55,9 @@ _TAIL_FROM = 1 << 20
 """Bytes of a file from which it is worth keeping how far it was hashed."""
 _RECORDS_BYTES = 8 << 20
 """Bytes of a piece of a file of records, about."""
+_DIGITS = re.compile(r"\d+")
+_COUNTED = re.compile(r"[0-9a-fA-F-]{8,}|\d+")
+"""What tells one file from others of its kind: numbers, digests, ids."""
 
 Read = Callable[[int], bytes]
 """Reads up to so many bytes."""
@@ -62,7 +65,10 @@ Read = Callable[[int], bytes]
 
 @dataclass(frozen=True)
 class RunFile:
-    """One file: ``source`` is its real relative path, ``name`` the same without a compression suffix."""
+    """One file: ``source`` is its real relative path, ``name`` the same without a compression suffix.
+
+    What is derived from its name is kept with it: a run can have very many files, which a watch lists again and again.
+    """
 
     source: str
     name: str
@@ -75,10 +81,20 @@ class RunFile:
         """Whether reading it means decompressing it."""
         return self.source != self.name
 
-    @property
+    @cached_property
     def changed(self) -> int:
         """When it last changed, in nanoseconds since the epoch: for a file its status too, so a new name counts."""
         return int(self.signature.split(":")[2])
+
+    @cached_property
+    def order(self) -> str:
+        """Sort key of ``source``: see ``natural``."""
+        return natural(self.source)
+
+    @cached_property
+    def kind(self) -> str:
+        """Its name without what tells it from others of its kind."""
+        return _COUNTED.sub("#", self.name)
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,10 @@ class Piece:
     first_line: int
     digest: str
     lines: int = 0
+
+
+Known = dict[str, tuple[str, tuple[Piece, ...]]]
+"""By source the signature of a file that was read, and its pieces in order."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +179,8 @@ class RunFiles:
     user says that the logs don't; rows that rest on it have the evidence ``assumed``. ``spool``: folder of this machine
     where pieces of objects that were fetched to be cut are kept until they are read. ``heads``: where ``head`` keeps
     what it has read, with the signature of the file, for a later look at the same run (None: nowhere). ``tails``: where
-    ``split`` keeps how far it has hashed a large file, so that a later look hashes only what was appended.
+    ``split`` keeps how far it has hashed a large file, so that a later look hashes only what was appended. ``texts``:
+    signatures of files that nobody reads and that are no garbled text, so that a later look need not open them.
     """
 
     root: Path
@@ -167,11 +188,12 @@ class RunFiles:
     is_directory: bool = True
     skipped: tuple[tuple[str, str], ...] = ()
     repeated: tuple[tuple[str, str], ...] = ()
-    known: dict[str, tuple[str, tuple[Piece, ...]]] = field(default_factory=dict)
+    known: Known = field(default_factory=dict)
     assume: dict[str, str] = field(default_factory=dict)
     spool: Path | None = None
     heads: dict[tuple[str, int], tuple[str, bytes]] | None = field(default=None, repr=False, compare=False)
     tails: dict[str, Tail] | None = field(default=None, repr=False, compare=False)
+    texts: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     _heads: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -207,7 +229,7 @@ class RunFiles:
         last = re.compile(parts[-1] + r"\Z", re.DOTALL)
         alike = chain.from_iterable(files for name, files in self._by_last_part.items() if last.match(name))
         found = [file for _, file in sorted(alike, key=itemgetter(0)) if regex.match(file.name)]
-        return sorted(found, key=lambda file: natural(file.name))
+        return sorted(found, key=lambda file: natural(file.name) if file.compressed else file.order)
 
     def open(self, source: str) -> BinaryIO:
         """Open a file for reading its decompressed bytes; damage raises ``OSError`` or ``EOFError`` later.
@@ -292,7 +314,7 @@ class RunFiles:
 
     def __getstate__(self) -> dict[str, Any]:
         """What another process is given: it fetches what it needs itself."""
-        return {**self.__dict__, "_heads": {}, "heads": None, "tails": None}
+        return {**self.__dict__, "_heads": {}, "heads": None, "tails": None, "texts": {}}
 
     def whole(self, source: str) -> Piece:
         """Return a file as one piece."""
@@ -732,13 +754,21 @@ def read_fully(stream: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-def natural(name: str) -> list[tuple[int, int, str]]:
-    """Sort key in which numbers inside names count as numbers."""
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+def natural(name: str) -> str:
+    """Sort key in which numbers inside names count as numbers, and come before all else."""
+    return _DIGITS.sub(_by_size, name)
 
 
-def discover(path: Path) -> RunFiles:
+def _by_size(found: re.Match[str]) -> str:
+    """Write a number so that of two the one with more digits comes later; nothing in a name comes before it."""
+    digits = str(int(found[0]))
+    return f"\0{chr(len(digits))}{digits}"
+
+
+def discover(path: Path, before: RunFiles | None = None) -> RunFiles:
     """List the files of a run directory, or take a single file as a run.
+
+    ``before``: an earlier listing, whose entries stay for files that are as they were then.
 
     Raises:
         UnreadableInput: the path does not exist or cannot be listed.
@@ -758,10 +788,11 @@ def discover(path: Path) -> RunFiles:
         raise UnreadableInput(f"{path}: neither a directory nor a regular file; give the directory a run has written.")
     files: list[RunFile] = []
     skipped: list[tuple[str, str]] = []
-    _walk(path.resolve(), files, skipped)
+    root = path.resolve()
+    _walk(root, files, skipped, before._by_source if before is not None and before.root == root else {})
     repeated: list[tuple[str, str]] = []
-    listed = tuple(sorted(_once(files, repeated), key=lambda file: natural(file.source)))
-    return RunFiles(path.resolve(), listed, skipped=tuple(sorted(skipped)), repeated=tuple(sorted(repeated)))
+    listed = tuple(sorted(_once(files, repeated), key=attrgetter("order")))
+    return RunFiles(root, listed, skipped=tuple(sorted(skipped)), repeated=tuple(sorted(repeated)))
 
 
 def _discover_objects(root: Path) -> RunFiles:
@@ -774,7 +805,7 @@ def _discover_objects(root: Path) -> RunFiles:
         if CACHE_FOLDER not in parts:
             files.append(_run_object(root, source, info))
     repeated: list[tuple[str, str]] = []
-    listed = tuple(sorted(_once(files, repeated), key=lambda file: natural(file.source)))
+    listed = tuple(sorted(_once(files, repeated), key=attrgetter("order")))
     return RunFiles(root, listed, repeated=tuple(sorted(repeated)))
 
 
@@ -785,7 +816,8 @@ def _once(files: list[RunFile], repeated: list[tuple[str, str]]) -> list[RunFile
         by_name.setdefault(file.name, []).append(file)
     kept = []
     for alike in by_name.values():
-        alike.sort(key=lambda file: (file.compressed, file.source))
+        if len(alike) > 1:
+            alike.sort(key=lambda file: (file.compressed, file.source))
         while len(alike) > 1 and (longer := _longer(alike[0], alike[-1])):
             shorter = alike.pop() if longer is alike[0] else alike.pop(0)
             repeated.append((shorter.source, f"it only repeats {longer.source}, which is read"))
@@ -811,8 +843,8 @@ def _longer(one: RunFile, other: RunFile) -> RunFile | None:
         return None
 
 
-def _walk(root: Path, files: list[RunFile], skipped: list[tuple[str, str]]) -> None:
-    """List what is below the run directory."""
+def _walk(root: Path, files: list[RunFile], skipped: list[tuple[str, str]], before: Mapping[str, RunFile]) -> None:
+    """List what is below the run directory; ``before``: an earlier listing."""
     waiting = [(str(root), "")]
     while waiting:
         folder, prefix = waiting.pop()
@@ -838,13 +870,18 @@ def _walk(root: Path, files: list[RunFile], skipped: list[tuple[str, str]]) -> N
                     waiting.append((entry.path, source))
             elif entry.is_file(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # gone meanwhile, as temporary files of a run at work are
-                    files.append(_run_file(Path(entry.path), source, entry.stat(follow_symlinks=False)))
+                    status = entry.stat(follow_symlinks=False)
+                    known = before.get(source)
+                    same = known is not None and known.signature == _signature(status)
+                    files.append(known if known is not None and same else _run_file(Path(entry.path), source, status))
             else:
                 skipped.append((source, "not a regular file"))
 
 
 def _as_text(name: str) -> str:
     """Return the name a file goes by: its own, with bytes that are not UTF-8 written as escapes."""
+    if name.isascii():
+        return name
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -858,5 +895,8 @@ def _run_object(root: Path, source: str, info: Mapping[str, Any]) -> RunFile:
 
 
 def _run_file(path: Path, source: str, status: os.stat_result) -> RunFile:
-    signature = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"
-    return RunFile(source, _name(source), path, status.st_size, signature)
+    return RunFile(source, _name(source), path, status.st_size, _signature(status))
+
+
+def _signature(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_dev}:{status.st_ino}"

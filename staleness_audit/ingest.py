@@ -15,6 +15,7 @@ import math
 import os
 import re
 import sys
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ import polars as pl
 import pyarrow as pa
 
 from staleness_audit import __version__, plugins
-from staleness_audit.discovery import CACHE_FOLDER, Piece, RunFiles
+from staleness_audit.discovery import CACHE_FOLDER, Known, Piece, RunFiles
 from staleness_audit.engine import connect, create_view, scan, session
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.limits import limits
@@ -46,7 +47,7 @@ from staleness_audit.tables import PARSER_TABLES, SCHEMAS
 LAYOUT_VERSION = 2
 _KEY: Final = "[0-9a-f]{24}"
 _LOG_SUFFIXES = frozenset({".log", ".jsonl", ".txt", ".out", ".err"})
-_CONFIG_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+_TEXT_SUFFIXES = _LOG_SUFFIXES | {".yaml", ".yml", ".json"}
 
 
 @dataclass(frozen=True)
@@ -275,10 +276,11 @@ class Readers:
 def _ingest(run: RunFiles, choice: plugins.Choice, kept: Store, readers: Readers, progress: Progress | None) -> Dataset:
     parser = choice.parser
     old = _load_old(kept.folder, parser)
-    keys, inputs, key = read_units(run, parser, kept, old.manifest["inputs"] if old else {}, readers, progress)
+    known = _known_from_json(old.manifest["inputs"]) if old else {}
+    keys, inputs, key = read_units(run, parser, kept, known, readers, progress)
     if old is not None and old.key == key:
-        if old.manifest["inputs"] != inputs:  # same bytes, new times: remember the new signatures
-            return _publish(kept, {**old.manifest, "inputs": inputs})
+        if known != inputs:  # same bytes, new times: remember the new signatures
+            return _publish(kept, {**old.manifest, "inputs": _as_json(inputs)})
         return dataclasses.replace(old, held=hold(kept.folder))
     facts = _finish(run, keys, key, kept, choice, inputs)
     return _assemble(run, choice, kept, keys, key, inputs, facts)
@@ -288,19 +290,16 @@ def read_units(
     run: RunFiles,
     parser: Parser,
     kept: Store,
-    known: Mapping[str, Any],
+    known: Known,
     readers: Readers | None = None,
     progress: Progress | None = None,
-) -> tuple[list[str], dict[str, Any], str]:
+) -> tuple[list[str], Known, str]:
     """Read the units of which ``kept`` has no parts yet.
 
     ``known``: the second value that an earlier call returned, so that files that are as they were then are not read.
     Returns the keys of all units, in order; signature and pieces of every input file; a digest of all that was read.
     """
-    run.known = {
-        source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
-        for source, entry in known.items()
-    }
+    run.known = dict(known)
     kept.begin()
     readers = readers or Readers(None, None)
     # Workers elsewhere would not see a folder of this machine.
@@ -360,26 +359,39 @@ def _unit_key(parser: Parser, unit: Unit) -> str:
     )
 
 
-def _inputs(run: RunFiles, units: list[Unit]) -> dict[str, Any]:
+def _inputs(run: RunFiles, units: list[Unit]) -> Known:
     """Signature and pieces of every input file.
 
     A file changed within the clock's granularity of now could change again unseen; it gets no signature and is hashed
     again next time.
     """
-    now = datetime.now().timestamp()
-    pieces: dict[str, set[Piece]] = {}
+    settled = time.time_ns() - 2_000_000_000
+    pieces: dict[str, list[Piece]] = {}
     for unit in units:
         for piece in unit.pieces:
-            pieces.setdefault(piece.source, set()).add(piece)
-    inputs = {}
-    for source, found in sorted(pieces.items()):
-        file = run.file(source)
-        changed = file.changed / 1e9
-        inputs[source] = {
-            "signature": file.signature if now - changed > 2.0 else "",
-            "pieces": [dict(vars(piece)) for piece in sorted(found, key=lambda piece: piece.start)],
-        }
+            pieces.setdefault(piece.source, []).append(piece)
+    inputs: Known = {}
+    for source in sorted(pieces):
+        file, found = run.file(source), pieces[source]
+        if len(found) > 1:
+            found = sorted(set(found), key=lambda piece: piece.start)
+        inputs[source] = (file.signature if file.changed < settled else "", tuple(found))
     return inputs
+
+
+def _as_json(inputs: Known) -> dict[str, Any]:
+    """What ``run.json`` says of input files."""
+    return {
+        source: {"signature": signature, "pieces": [dict(vars(piece)) for piece in pieces]}
+        for source, (signature, pieces) in inputs.items()
+    }
+
+
+def _known_from_json(inputs: Mapping[str, Any]) -> Known:
+    return {
+        source: (entry["signature"], tuple(Piece(**piece) for piece in entry["pieces"]))
+        for source, entry in inputs.items()
+    }
 
 
 @contextmanager
@@ -434,7 +446,7 @@ def _finish(
     key: str,
     kept: Store,
     choice: plugins.Choice,
-    inputs: Mapping[str, Any],
+    inputs: Known,
 ) -> RunFacts:
     """Let the parser join the units; its rows become one more part, named by the key of the whole run."""
     staged = StagedParts(work_folder(kept.folder), by_table(chain.from_iterable(kept.parts(keys).values())))
@@ -465,7 +477,7 @@ def join_units(
             "restore the file.",
             source=source,
             # A configuration adds no trajectory; what depends on it, its parser leaves open.
-            opens="training" if Path(run.file(source).name).suffix in _LOG_SUFFIXES else None,
+            opens="training" if _suffix(run.file(source).name) in _LOG_SUFFIXES else None,
         )
     for left, instead in _left_for_another(run, read):
         sink.diagnose(
@@ -484,17 +496,26 @@ def join_units(
 
 def _could_hold_logs(run: RunFiles, source: str, inputs: Collection[str]) -> bool:
     """Whether what was not read could be a folder, or a file of a kind that was read elsewhere in the run."""
-    suffixes = {Path(run.file(read).name).suffix for read in inputs}
-    suffix = Path(source.removesuffix(".gz").removesuffix(".zst")).suffix
-    return suffix in suffixes or (run.root / source).is_dir()
+    suffix = _suffix(source.removesuffix(".gz").removesuffix(".zst"))
+    return any(_suffix(run.file(read).name) == suffix for read in inputs) or (run.root / source).is_dir()
 
 
 def _no_text(run: RunFiles, inputs: Collection[str]) -> Iterator[str]:
     """Yield files that no unit reads, are named like logs and begin with what is no text: no parser can know them."""
     for file in run.files:
-        named_text = Path(file.name).suffix in _LOG_SUFFIXES | _CONFIG_SUFFIXES
-        if file.source not in inputs and named_text and is_garbled(run.head(file.source)):
+        if file.source in inputs or run.texts.get(file.source) == file.signature:
+            continue
+        if _suffix(file.name) in _TEXT_SUFFIXES and is_garbled(run.head(file.source)):
             yield file.source
+        else:
+            run.texts[file.source] = file.signature
+
+
+def _suffix(name: str) -> str:
+    """What ``PurePath.suffix`` is, which costs a multiple."""
+    last = name.rpartition("/")[2]
+    at = last.rfind(".")
+    return last[at:] if 0 < at < len(last) - 1 else ""
 
 
 def _left_for_another(run: RunFiles, inputs: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -529,7 +550,7 @@ def _assemble(
     kept: Store,
     keys: list[str],
     key: str,
-    inputs: Mapping[str, Any],
+    inputs: Known,
     facts: RunFacts,
 ) -> Dataset:
     """Name the parts of all units as those of their tables, write ``run.json``, and drop what is left over."""
@@ -540,7 +561,7 @@ def _assemble(
                 tables.setdefault(table, []).append(kept.show(table, unit, part))
     rows = _rows_per_source(kept.folder, tables)
     tables["sources"] = [kept.write("sources", key, _sources(run, choice.parser, inputs, rows))]
-    kept.publish({**describe(run, choice, facts), "key": key, "tables": tables, "inputs": inputs})
+    kept.publish({**describe(run, choice, facts), "key": key, "tables": tables, "inputs": _as_json(inputs)})
     with alone(kept.folder) as nobody_reads:
         if nobody_reads:  # otherwise the next ingestion that changes something drops what is left over
             kept.clean({*keys, key}, tables)
@@ -583,18 +604,18 @@ def _rows_per_source(folder: Path, tables: Mapping[str, list[str]]) -> dict[str,
         return dict(connection.execute(f"SELECT source, count(*) FROM ({union}) GROUP BY source").fetchall())
 
 
-def _sources(run: RunFiles, parser: Parser, inputs: Mapping[str, Any], rows: Mapping[str, int]) -> pa.Table:
+def _sources(run: RunFiles, parser: Parser, inputs: Known, rows: Mapping[str, int]) -> pa.Table:
     listed = [
         {
             "source": source,
             "path": source,
             "kind": Path(run.file(source).name).suffix.removeprefix("."),
             "bytes": run.file(source).bytes,
-            "digest": _named_digest(entry["pieces"][-1]["digest"]),
+            "digest": _named_digest(pieces[-1].digest),
             "parser": parser.name,
             "rows": rows.get(source, 0),
         }
-        for source, entry in inputs.items()
+        for source, (_, pieces) in inputs.items()
     ]
     return pa.Table.from_pylist(listed, schema=SCHEMAS["sources"])
 

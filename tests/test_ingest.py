@@ -153,6 +153,30 @@ def test_files_that_come_and_go(run: Path, read: list[Any]) -> None:
     assert answer(run)["trajectories"]["seen"] == {"lo": 3, "hi": 3}
 
 
+def test_files_come_in_natural_order(tmp_path: Path) -> None:
+    """Numbers count as numbers, whatever zeros they begin with, and come before all else."""
+    in_order = "a a1 a02.log a2b a3 a10 a10/1 a- ab".split()
+    assert sorted(in_order, key=discovery.natural) == in_order
+
+
+def test_a_later_listing_makes_new_entries_only_for_what_has_changed(tmp_path: Path) -> None:
+    """Of four files one is written anew with as many bytes, one grows, one goes, and one comes."""
+    for name in ("same", "anew", "grown", "gone"):
+        (tmp_path / name).write_text("1")
+    before = discovery.discover(tmp_path)
+    aside = tmp_path / "aside"
+    aside.write_text("2")
+    aside.replace(tmp_path / "anew")
+    (tmp_path / "grown").write_text("12")
+    (tmp_path / "gone").unlink()
+    (tmp_path / "come").write_text("1")
+    now = discovery.discover(tmp_path, before)
+    assert now == discovery.discover(tmp_path)
+    assert [file.source for file in now.files] == ["anew", "come", "grown", "same"]
+    assert [file.source for file in now.files if file in before.files] == ["same"]
+    assert now.file("same") is before.file("same")
+
+
 def test_tables_are_never_written_into_the_run(run: Path) -> None:
     with pytest.raises(UnreadableInput, match="never written into the run directory"):
         audit(run, 1, tables=run / "tables")

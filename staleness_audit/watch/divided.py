@@ -15,7 +15,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-from staleness_audit.discovery import RunFiles, read_fully
+from staleness_audit.discovery import Known, Piece, RunFiles, read_fully
 from staleness_audit.engine import read_parquet, session, write_parquet
 from staleness_audit.ingest import Dataset, StagedParts, by_table, describe, join_units, parts_by_table, read_units
 from staleness_audit.parser import Parser
@@ -47,7 +47,8 @@ class DividedRun:
             (folder / name).mkdir(parents=True)
         self._folder = folder
         self._units = FolderStore(folder / "units")
-        self._inputs: dict[str, Any] = {}
+        self._inputs: Known = {}
+        self._parts: dict[str, list[Path]] = {}  # of each unit
         self._key: str | None = None
         self._numbers = count()
         self._forget()
@@ -96,7 +97,9 @@ class DividedRun:
             shutil.rmtree(old, ignore_errors=True)
         folder = self._folder / f"finish-{next(self._numbers)}"
         folder.mkdir()
-        staged = by_table(chain.from_iterable(self._units.parts(keys).values()))
+        self._parts = {key: self._parts.get(key, []) for key in keys}
+        self._parts |= self._units.parts([key for key, parts in self._parts.items() if not parts])
+        staged = by_table(chain.from_iterable(self._parts.values()))
         sink = BlockWriter(folder, self._folder / "blocks", self._blocks)
         with sink:
             facts = join_units(run, choice, StagedParts(self._folder, staged, memory=memory), sink, self._inputs)
@@ -213,18 +216,18 @@ def _tables_of(dataset: Dataset) -> dict[str, list[Path]]:
     return {table: list(dataset.parts(table)) for table in dataset.manifest["tables"]}
 
 
-def only_grown(run: RunFiles, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def only_grown(run: RunFiles, before: Known, now: Known) -> bool:
     """Whether all files that were read before still begin with what was read of them (``inputs`` of ``read_units``)."""
     return all(
-        source in now and (entry["pieces"] == now[source]["pieces"] or _begins_with(run, source, entry, now[source]))
-        for source, entry in before.items()
+        source in now and (pieces == now[source][1] or _begins_with(run, source, pieces, now[source][1]))
+        for source, (_, pieces) in before.items()
     )
 
 
-def _begins_with(run: RunFiles, source: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+def _begins_with(run: RunFiles, source: str, before: Sequence[Piece], now: Sequence[Piece]) -> bool:
     """A piece's digest is that of the file up to its end; where no piece ends now, the bytes are read again."""
-    ends = [(piece["end"], piece["digest"]) for piece in before["pieces"]]
-    known = {(piece["end"], piece["digest"]) for piece in now["pieces"]}
+    ends = [(piece.end, piece.digest) for piece in before]
+    known = {(piece.end, piece.digest) for piece in now}
     if ends[-1] in known or (len(ends) > 1 and ends[-2] in known):
         return True
     end, digest = ends[-1]

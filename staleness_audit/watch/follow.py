@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +27,6 @@ HEADS = 64 << 20
 """Bytes of beginnings of files that are kept from one look to the next, to recognise the framework by."""
 _HEAD = 1 << 18
 """Bytes of a file's beginning that may tell what it is."""
-_COUNTED = re.compile(r"[0-9a-fA-F-]{8,}|\d+")
-"""What tells one file from others of its kind: numbers, digests, ids."""
 QUIET = 60.0
 """Seconds without a new line after which a run is not called running any more."""
 
@@ -53,6 +50,8 @@ class Follower:
         self._key: str | None = None
         self._heads: dict[tuple[str, int], tuple[str, bytes]] = {}
         self._tails: dict[str, Tail] = {}
+        self._texts: dict[str, str] = {}
+        self._listed: RunFiles | None = None
         self._chosen: tuple[dict[str, int], plugins.Choice] | None = None
         self._growing: GrowingRun | DividedRun | None = None
         self._state: State | None = None
@@ -109,10 +108,10 @@ class Follower:
 
     def _rebuilt(self) -> Rebuilt | None:
         """Return the run rebuilt so far, or None if nothing changed."""
-        run = discover(self._path)
+        run = self._listed = discover(self._path, self._listed)
         if sum(len(head) for _, head in self._heads.values()) > HEADS:
             self._heads.clear()
-        run.heads, run.tails = self._heads, self._tails
+        run.heads, run.tails, run.texts = self._heads, self._tails, self._texts
         choice = self._choose(run)
         kind = _kind_of(choice.parser)
         if kind is not None:
@@ -131,8 +130,7 @@ class Follower:
         """Ask all parsers only when a file of a new kind has come, or one of a known kind shows more of its beginning."""
         kinds: dict[str, int] = {}
         for file in run.files:
-            kind = _COUNTED.sub("#", file.name)
-            kinds[kind] = max(kinds.get(kind, 0), min(file.bytes, _HEAD).bit_length())
+            kinds[file.kind] = max(kinds.get(file.kind, 0), min(file.bytes, _HEAD).bit_length())
         if self._chosen is not None and self._chosen[0] == kinds:
             parser = self._chosen[1].parser
             if detection := parser.detect(run):

@@ -29,7 +29,7 @@ class Launch:
     extra: list[Row] = field(default_factory=list)
     messages: list[Row] = field(default_factory=list)
     consoled: bool = False
-    place: tuple[list[tuple[int, int, str]], int] = ([], 0)
+    place: tuple[str, int] = ("", 0)
 
     def said(self, kind: str) -> list[Row]:
         """Return its console messages of one kind, in order."""
