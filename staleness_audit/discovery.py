@@ -227,9 +227,13 @@ class RunFiles:
         parts = [part.replace(".*", "[^/]*") for part in parts]
         regex = re.compile("(?:.*/)?" + "/".join(parts) + r"\Z", re.DOTALL)
         last = re.compile(parts[-1] + r"\Z", re.DOTALL)
-        alike = chain.from_iterable(files for name, files in self._by_last_part.items() if last.match(name))
-        found = [file for _, file in sorted(alike, key=itemgetter(0)) if regex.match(file.name)]
+        found = [file for file in self.named(lambda name: bool(last.match(name))) if regex.match(file.name)]
         return sorted(found, key=lambda file: natural(file.name) if file.compressed else file.order)
+
+    def named(self, fits: Callable[[str], bool]) -> list[RunFile]:
+        """Files whose name ends with a part that fits, in their order; it is asked once of all that share that part."""
+        alike = chain.from_iterable(files for name, files in self._by_last_part.items() if fits(name))
+        return [file for _, file in sorted(alike, key=itemgetter(0))]
 
     def open(self, source: str) -> BinaryIO:
         """Open a file for reading its decompressed bytes; damage raises ``OSError`` or ``EOFError`` later.

@@ -26,8 +26,7 @@ _OFFLINE = ".wandb"
 
 def scalar_files(run: RunFiles) -> list[RunFile]:
     """Return the event files of a run; where it has none, the offline files of W&B, which hold the same numbers."""
-    events = [file for file in run.files if "tfevents" in file.name.rsplit("/", 1)[-1]]
-    return events or [file for file in run.files if file.name.endswith(_OFFLINE)]
+    return run.named(lambda name: "tfevents" in name) or run.named(lambda name: name.endswith(_OFFLINE))
 
 
 def scalar_pieces(run: RunFiles, source: str, steps: Sequence[str] = ()) -> Iterator[Piece]:

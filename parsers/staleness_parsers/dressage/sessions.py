@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
+from operator import eq
 from typing import Any, Final
 
 import orjson
@@ -58,15 +60,16 @@ _PER_UNIT: Final = 64
 
 def files(run: RunFiles) -> list[RunFile]:
     """Payloads of sessions: ``session.json`` and ``error.json``; ``samples/N.json`` only where a session.json lacks."""
-    found = [file for name in ("/session.json", "/error.json") for file in run.files if file.name.endswith(name)]
-    homes = {_home(file) for file in found}
-    samples = (file for file in run.files if _is_sample(file))
-    return [*found, *(file for file in samples if _home(file).removesuffix("/samples") not in homes)]
+    found = [
+        file for name in ("session.json", "error.json") for file in run.named(partial(eq, name)) if "/" in file.name
+    ]
+    homes = {f"{_home(file)}/samples" for file in found}
+    alone = (file for file in run.named(_is_sample) if (home := _home(file)) not in homes and home.endswith("/samples"))
+    return [*found, *alone]
 
 
-def _is_sample(file: RunFile) -> bool:
-    home, _, name = file.name.rpartition("/")
-    return home.endswith("/samples") and name.endswith(".json") and name.removesuffix(".json").isdigit()
+def _is_sample(name: str) -> bool:
+    return name.endswith(".json") and name.removesuffix(".json").isdigit()
 
 
 def units(run: RunFiles) -> Iterator[Unit]:

@@ -46,8 +46,8 @@ class Dump:
 
 def dumps(run: RunFiles) -> Iterator[Dump]:
     """Yield the torch files that are slime's, in natural order of their names."""
-    for file in run.files:
-        if file.name.endswith((".pt", ".pth", ".pkl")) and (dump := _classify(run, file)) is not None:
+    for file in run.named(lambda name: name.endswith((".pt", ".pth", ".pkl"))):
+        if (dump := _classify(run, file)) is not None:
             yield dump
 
 
@@ -93,11 +93,7 @@ def _rollout_id(head: bytes) -> int | None:
 
 def consoles(run: RunFiles) -> list[RunFile]:
     """Text logs: anything named like one. Lines that are not slime's cost only their reading."""
-    return [
-        file
-        for file in run.files
-        if file.name.endswith(_TEXT_SUFFIXES) or file.name.rsplit("/", 1)[-1].startswith(_TEXT_NAMES)
-    ]
+    return run.named(lambda name: name.endswith(_TEXT_SUFFIXES) or name.startswith(_TEXT_NAMES))
 
 
 def roots(found: list[Dump]) -> dict[str, str]:
