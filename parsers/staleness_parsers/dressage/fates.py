@@ -24,8 +24,10 @@ from staleness_parsers.dressage.sessions import REJECTIONS, UNREAD
 from staleness_parsers.dressage.story import Story
 from staleness_parsers.slime.calls import label_number
 from staleness_parsers.slime.console import metrics_of
+from staleness_parsers.slime.eras import with_names
 from staleness_parsers.slime.finish import Model, completed, rollouts_of
 from staleness_parsers.slime.life import write_anonymous
+from staleness_parsers.slime.pauses import BATCH
 from staleness_parsers.slime.processes import policy
 
 _DROPPED: Final = "staleness/dropped_groups"
@@ -108,19 +110,14 @@ class Fate:
     line: int | None = None
 
 
-def write_sessions(
-    model: Model,
-    dumped: pl.Series,
-    members: pl.DataFrame,
-    payloads: pl.DataFrame,
-    staged: Staged,
-    story: Story,
-    sink: Sink,
-) -> None:
-    """Write trajectories, spans and fates of sessions in no dump: of those known, all but the ``dumped``.
+def rows_of_left(
+    model: Model, members: pl.DataFrame, payloads: pl.DataFrame, staged: Staged, story: Story, sink: Sink
+) -> dict[str, pl.DataFrame]:
+    """Return trajectories, spans, uses and fates of sessions in no dump, by table.
 
-    ``payloads``: of ``of_this_run``.
+    ``payloads``: of ``of_this_run``. ``unit``: that of a dump in which others of the session's group are, if any is.
     """
+    dumped, homes = _dumped(model)
     known = _gather(dumped, members, payloads, story)
     aside = [dumped.rename("name"), members["alias"].rename("name")]
     if staged.has("dressage_evals"):
@@ -147,14 +144,34 @@ def write_sessions(
             "evidence": "recorded",
         }
         trajectories.append({**place, "role": "train", "anonymous": False, "multiplicity_lo": 1, "multiplicity_hi": 1})
-        events += _ends(session, place, fates, leftover=leftover, single=story.single)
-    sink.write("trajectories", _frame(trajectories, _TRAJECTORIES))
-    sink.write("events", _frame([{**event, "seq": at} for at, event in enumerate(events)], _EVENTS))
+        ends = _ends(session, place, fates, leftover=leftover, single=story.single)
+        events += [{**event, "seq": at} for at, event in enumerate(ends)]
     spans = _spans(model, left, payloads, prefix, staged, story)
-    sink.write("spans", _frame(spans, _SPANS))
-    sink.write("uses", _frame(_possible_uses(finished, spans, lacking, prefix), _USES))
-    if not payloads["finished"].any():
-        _write_counted(model, story, sink)
+    found = {
+        "trajectories": _frame(trajectories, _TRAJECTORIES),
+        "events": _frame(events, _EVENTS),
+        "spans": _frame(spans, _SPANS),
+        "uses": _frame(_possible_uses(finished, spans, lacking, prefix), _USES),
+    }
+    at_home = found["trajectories"].select("trajectory_id", "group_id").join(homes, on="group_id")
+    at_home = at_home.select("trajectory_id", "unit").unique("trajectory_id")
+    return {table: rows.join(at_home, on="trajectory_id", how="left") for table, rows in found.items()}
+
+
+def write_left(left: Mapping[str, pl.DataFrame], units: pl.Series | None, sink: Sink) -> None:
+    """Write the rows of ``rows_of_left`` that are of some units; None: those that are of no unit."""
+    wanted = pl.col("unit").is_null() if units is None else pl.col("unit").is_in(units.unique().implode())
+    for table, rows in left.items():
+        sink.write(table, rows.filter(wanted).drop("unit"))
+
+
+def _dumped(model: Model) -> tuple[pl.Series, pl.DataFrame]:
+    """Return the names of all dumped sessions, and a ``unit`` in which each ``group_id`` is."""
+    if model.names.is_empty():
+        return pl.Series([], dtype=pl.String), pl.DataFrame(schema={"group_id": pl.String, "unit": pl.String})
+    batches = [{name: batch[name] for name in (*BATCH, "attempt", "unit")} for batch in model.batches]
+    names = with_names(model.names.join(pl.DataFrame(batches, infer_schema_length=None), on=BATCH))
+    return names["key"], names.select("group_id", "unit").unique("group_id", keep="first", maintain_order=True)
 
 
 def ends_of(members: pl.DataFrame, payloads: pl.DataFrame) -> pl.DataFrame:
@@ -250,7 +267,7 @@ def _possible_uses(
     ]
 
 
-def _write_counted(model: Model, story: Story, sink: Sink) -> None:
+def write_counted(model: Model, story: Story, sink: Sink) -> None:
     """Write what lines count where no session is on record: members of stale groups, and completed ones of failed."""
     sizes = story.numbers("worker", "members") or {batch["members"] for batch in model.batches if batch["members"]}
     size = next(iter(sizes)) if len(sizes) == 1 else None

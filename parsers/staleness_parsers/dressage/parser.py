@@ -98,28 +98,37 @@ class DressageParser(SlimeParser):
         _learn_labels(model, payloads, story)
         own = fates.of_this_run(members, payloads, sink)
         ends, cut = fates.ends_of(members, own), truncation.cut_off(members, staged)
-        eras = write_rows(model, staged, sink, Beside(partial(_write_beside, ends, cut), _told(ends, cut)))
-        dumped = eras.keys if eras is not None else pl.Series([], dtype=pl.String)
-        fates.write_sessions(model, dumped, members, own, staged, story, sink)
+        left = fates.rows_of_left(model, members, own, staged, story, sink)
+        told = _told(ends, cut, *left.values())
+        write_rows(model, staged, sink, Beside(partial(_write_beside, ends, cut, left), told))
+        fates.write_left(left, None, sink)
+        if not own["finished"].any():
+            fates.write_counted(model, story, sink)
         return _facts(model, staged, story, payloads)
 
 
-def _write_beside(ends: pl.DataFrame, cut: pl.DataFrame, samples: pl.DataFrame, sink: Sink) -> None:
-    """Write what payloads tell of dumped samples: when their sessions finished, and which tokens were cut off."""
+def _write_beside(
+    ends: pl.DataFrame, cut: pl.DataFrame, left: Mapping[str, pl.DataFrame], samples: pl.DataFrame, sink: Sink
+) -> None:
+    """Write what payloads tell of dumped samples: when their sessions finished, and which tokens were cut off.
+
+    And those of their groups that are in no dump (``left``), so that a group is told of in one place.
+    """
     fates.write_finished(samples, ends, sink)
     truncation.write_cut_tokens(samples, cut, sink)
+    fates.write_left(left, samples["unit"], sink)
 
 
 def _told(*frames: pl.DataFrame) -> dict[str, str]:
     """Return by unit all that frames say of it."""
     told: dict[str, str] = {}
-    for frame in frames:
+    for number, frame in enumerate(frames):
         values = [
             pl.col(name).to_physical().cast(pl.String).fill_null("\0") for name in frame.columns if name != "unit"
         ]
         row = pl.concat_str(values, separator="\t").sort().str.join("\n").alias("rows")
-        for unit, rows in frame.group_by("unit").agg(row).iter_rows():
-            told[unit] = told.get(unit, "") + rows + "\n\n"
+        for unit, rows in frame.drop_nulls("unit").group_by("unit").agg(row).iter_rows():
+            told[unit] = f"{told.get(unit, '')}{number}\n{rows}\n\n"
     return told
 
 
