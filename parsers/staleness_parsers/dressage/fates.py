@@ -12,7 +12,7 @@ Else both are given as alternatives.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -103,11 +103,12 @@ class Session:
 
 @dataclass(frozen=True)
 class Fate:
-    """A certain end of a finished session, with the place that tells it (None: the session's own)."""
+    """A certain end of a finished session, with the place that tells it (None: the session's own), and its time."""
 
     reason: str
     source: str | None = None
     line: int | None = None
+    ts: Any = None
 
 
 def rows_of_left(
@@ -129,7 +130,7 @@ def rows_of_left(
     finished = [session for session in left if session.finished]
     lacking = _lacking(model)
     open_ = bool(lacking) or model.torn or _tell_lost_drops(model, story, sink)
-    fates, leftover = ({}, False) if open_ else _explain(finished, known, members, story)
+    fates, leftover = ({}, False) if open_ else _explain(finished, known, members, model, story)
     attempt = max(len(model.processes) - 1, 0)
     prefix = f"{attempt}/" if attempt else ""
     trajectories, events = [], []
@@ -347,7 +348,7 @@ def of_this_run(members: pl.DataFrame, payloads: pl.DataFrame, sink: Sink) -> pl
 
 
 def _explain(
-    finished: list[Session], known: Mapping[str, Session], members: pl.DataFrame, story: Story
+    finished: list[Session], known: Mapping[str, Session], members: pl.DataFrame, model: Model, story: Story
 ) -> tuple[dict[str, Fate], bool]:
     """Return the certain fates of finished sessions in no dump, and whether all others were simply left over."""
     fates: dict[str, Fate] = {}
@@ -357,11 +358,15 @@ def _explain(
     for session in finished:
         by_instance[session.instance].append(session)
     collected = set(members["instance"].unique()) if _prompts_come_once(members, known, story) else set()
+    failed = _failed_lines(known, story)
     for instance in collected & set(by_instance):
-        fates |= {session.name: Fate("group") for session in by_instance[instance]}
+        fate, lines = Fate("group"), failed.get(instance, [])
+        if len(lines) == 1 and lines[0]["completed"] == len(by_instance[instance]):
+            fate = Fate("group", lines[0]["source"], lines[0]["line"], model.utc(lines[0]["local"]))
+        fates |= {session.name: fate for session in by_instance[instance]}
     if not story.orderly:
         return fates, False
-    unexplained = _failed_groups(by_instance, known, collected, fates, story)
+    unexplained = _failed_groups(by_instance, failed, collected, fates)
     stale = story.of("stale")
     sizes = story.numbers("worker", "members")
     size = sizes.pop() if len(sizes) == 1 else None
@@ -379,28 +384,30 @@ def _explain(
     return fates, story.mode == "partial" and not stale and not unexplained
 
 
-def _failed_groups(
-    by_instance: Mapping[str | None, list[Session]],
-    known: Mapping[str, Session],
-    collected: set[Any],
-    fates: dict[str, Fate],
-    story: Story,
-) -> bool:
-    """Settle members that completed in groups that failed; return whether some such member was not found."""
-    members: Counter[str | None] = Counter()
-    place: dict[str | None, dict[str, Any]] = {}
+def _failed_lines(known: Mapping[str, Session], story: Story) -> dict[str | None, list[dict[str, Any]]]:
+    """Return the lines of failed groups by the prompt of the sessions that they name (None: of none that is known)."""
+    lines: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
     for line in story.of("failed_group"):
         names = [known[name].instance for name in line["sessions"] if name in known]
-        instance = names[0] if names else None
-        members[instance] += line["completed"]
-        place[instance] = line
-    unexplained = members[None] > 0
+        lines[names[0] if names else None].append(line)
+    return lines
+
+
+def _failed_groups(
+    by_instance: Mapping[str | None, list[Session]],
+    failed: Mapping[str | None, list[dict[str, Any]]],
+    collected: set[Any],
+    fates: dict[str, Fate],
+) -> bool:
+    """Settle members that completed in groups that failed; return whether some such member was not found."""
+    members = {instance: sum(line["completed"] for line in lines) for instance, lines in failed.items()}
+    unexplained = bool(members.get(None))
     for instance, count in members.items():
         sessions = by_instance.get(instance, [])
         if instance is None or instance in collected or not count:
             continue
         if len(sessions) == count:
-            line = place[instance]
+            line = failed[instance][-1]
             fates.update({session.name: Fate("group", line["source"], line["line"]) for session in sessions})
         else:
             unexplained = True
@@ -433,7 +440,7 @@ def _ends(
         return [{**maybe, "kind": "cancelled", "reason": "stale"}, {**maybe, "kind": "lost", "reason": "error"}]
     events = [{**ended, "kind": "finished"}]
     if fate := fates.get(session.name):
-        source = {"source": fate.source, "line": fate.line} if fate.source else {}
+        source = {"source": fate.source, "line": fate.line, "ts": fate.ts} if fate.source else {}
         return [*events, {**place, **source, "kind": "dropped", "reason": fate.reason, "evidence": "derived"}]
     if leftover:
         return events
