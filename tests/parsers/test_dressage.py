@@ -25,13 +25,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from helpers.states import figures
 from staleness_parsers.dressage import PARSER, sessions
 from staleness_parsers.slime import PARSER as SLIME
 from test_slime import T0, codes, console, spans, torch_save, uses
 
-from staleness_audit import plugins
+from staleness_audit import audit, plugins
 from staleness_audit.discovery import discover
 from staleness_audit.ingest import Dataset, ingest
+from staleness_audit.watch import blocks
+from staleness_audit.watch.follow import Follower
 
 
 def labels_of(text: str) -> list[str]:
@@ -189,6 +192,45 @@ STORY_ENDS = {
     "s3a": {("dropped", "stale", "derived")},
     "s3b": {("dropped", "stale", "derived")},
 }
+
+
+def test_who_went_with_a_failed_group_was_dropped_when_the_console_says_so(tmp_path):
+    """One member of group 2 had completed when it failed, and one session of its prompt is in no batch: s2y."""
+    run = story(tmp_path / "run")
+    dropped = run.tables().scan("events").filter(kind="dropped", trajectory_id="s2y").collect().row(0, named=True)
+    lines = (run.folder / "console.log").read_text().splitlines()
+    assert (dropped["source"], lines[dropped["line"] - 1]) == (
+        "console.log",
+        f"[2026-11-29 15:30:00] some.py:1 - {RETRIED}",
+    )
+    assert f"{dropped['ts']:%H:%M:%S}" == "15:30:00"
+
+
+def test_a_watch_sets_dumps_aside_although_sessions_of_their_groups_are_in_none(tmp_path, monkeypatch):
+    """Each rollout is a block, of which the last is open; s1x was rejected, and s1y went with it.
+
+    A session of another group changes nothing of that. Of s1z nothing tells when it was dropped, or with what: the
+    block of its group is written again, and stays open.
+    """
+    monkeypatch.setattr(blocks, "BLOCK", 1)
+    run = Run(tmp_path / "run")
+    for number, samples in batches().items():
+        run.rollout(number, *samples)
+    run.session("s1y", "11", 1).error("s1x", 1, "502 partial_rollout_staleness_exceeded")
+    run.console(log(RETRIED.replace("group 2", "group 1").replace("s2x", "s1x").replace("i2", "i1")))
+    watching = Follower(run.folder, 1, framework=None, folder=tmp_path / "watching")
+
+    def look() -> int:
+        state = watching.refresh()
+        assert figures(state.data) == figures(audit(run.folder, bound=1, tables=tmp_path / "fresh").data)
+        watching.settle()
+        return len(watching._growing._products.blocks)
+
+    assert look() == 2
+    run.session("s9z", "11", 9)
+    assert look() == 2
+    run.session("s1z", "11", 1)
+    assert look() == 1
 
 
 @pytest.mark.parametrize("told", ["plainly", "deeper", "compressed"])
