@@ -15,6 +15,9 @@ from typing import Any, BinaryIO
 
 from staleness_audit.recorder.lines import header_line
 
+NAME = 100
+"""Characters of a writer's name that its files are called by; a whole file name may have 255."""
+
 _SUFFIX = ".staleness.jsonl"
 
 
@@ -72,7 +75,7 @@ class LogFiles:
                 return written, None
             return self._cut(data, written), error
         if self._descriptor is not None and self.rotate_bytes is not None and self._size >= self.rotate_bytes:
-            self._finish_part()
+            self.end_part()
         if self._descriptor is None:
             self._descriptor = self._open()
         if self._torn:
@@ -96,6 +99,23 @@ class LogFiles:
                 os.close(self._descriptor)
             self._descriptor = None
 
+    def removed(self) -> bool:
+        """Whether somebody has removed the open file, so that what is written to it goes nowhere."""
+        if self._descriptor is None or os.fstat(self._descriptor).st_nlink:
+            return False
+        # Not every file system counts names.
+        return self._path is None or not self._path.exists()
+
+    def end_part(self) -> None:
+        """Close the file, if there is one; what follows goes into the next part."""
+        self.close()
+        full, self._path, self._torn = self._path, None, False
+        if full is None:
+            return
+        self._part += 1
+        if self.compress and full.exists():
+            self._compress(full)
+
     def settle(self, seconds: float) -> None:
         """Wait, up to ``seconds``, until full parts are compressed."""
         until = time.monotonic() + seconds
@@ -105,7 +125,9 @@ class LogFiles:
 
     def _open(self) -> int:
         if self._path is not None:  # closed before: go on
-            return os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            with suppress(FileNotFoundError):
+                return os.open(self._path, os.O_WRONLY | os.O_APPEND)
+            self.end_part()
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, name, path = self._create()
         head = header_line({**self.header, "writer": self._name or name})
@@ -123,7 +145,8 @@ class LogFiles:
     def _create(self) -> tuple[int, str, Path]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
         # Not before: a recorder may be made in one process and used in its forks.
-        stem = "-".join(_word(part) for part in (self._writer, socket.gethostname(), str(os.getpid())))
+        parts = (self._writer[:NAME], socket.gethostname(), str(os.getpid()))
+        stem = "-".join(_word(part) for part in parts)
         for number in count():
             name = f"{stem}-{number}" if self._name is None else f"{self._name}.{self._part + number}"
             path = self.folder / (name + _SUFFIX)
@@ -133,20 +156,19 @@ class LogFiles:
                     return os.open(path, flags, 0o666), name, path
         raise AssertionError("count() never ends")
 
-    def _finish_part(self) -> None:
-        self.close()
-        full, self._path, self._torn = self._path, None, False
-        self._part += 1
-        if self.compress and full is not None and (opener := _zstd()) is not None:
-            # A full part may take a second; the next lines must not wait for it.
-            arguments = (full, opener, self._uncompressed)
-            thread = threading.Thread(target=_compress, args=arguments, name="staleness-recorder-zstd")
-            try:
-                thread.start()
-            except RuntimeError as error:  # no thread to be had, or the interpreter is shutting down
-                self._uncompressed(error)
-                return
-            self._compressing = [*(each for each in self._compressing if each.is_alive()), thread]
+    def _compress(self, full: Path) -> None:
+        """Compress a full part in the background: it may take a second, and the next lines must not wait for it."""
+        opener = _zstd()
+        if opener is None:
+            return
+        arguments = (full, opener, self._uncompressed)
+        thread = threading.Thread(target=_compress, args=arguments, name="staleness-recorder-zstd")
+        try:
+            thread.start()
+        except RuntimeError as error:  # no thread to be had, or the interpreter is shutting down
+            self._uncompressed(error)
+            return
+        self._compressing = [*(each for each in self._compressing if each.is_alive()), thread]
 
 
 def _word(text: str) -> str:

@@ -72,7 +72,7 @@ class Recorder:
             give the same to all processes of a launch.
         unseen: fates that no process of the run records, see the method of this name.
 
-    Raises ``TypeError`` if a number among the header's fields is none; nothing is written before the first event.
+    Raises ``TypeError`` or ``ValueError`` if a number among these is none; nothing is written before the first event.
     """
 
     def __init__(
@@ -99,19 +99,20 @@ class Recorder:
             "resumed_after": resumed_after,
             "groups_per_step": groups_per_step,
         }
+        header = {name: None if number is None else _whole(name, number) for name, number in numbers.items()}
         self._folder = Path(folder).absolute()
         self._writer = str(writer)
         self._durable = durable
-        self._capacity = capacity
-        self._rotate_bytes = rotate_bytes
+        self._capacity = _whole("capacity", capacity, least=1)
+        self._rotate_bytes = None if rotate_bytes is None else _whole("rotate_bytes", rotate_bytes, least=1)
         self._compress = compress
         self._header: dict[str, Any] = {
-            "framework": framework,
-            "unit": unit,
+            "framework": None if framework is None else str(framework),
+            "unit": None if unit is None else str(unit),
             "clock": "epoch",
             "config": None if config is None else plain_config(config),
-            "unseen": sorted(map(str, unseen)) or None,
-            **{name: None if number is None else index(number) for name, number in numbers.items()},
+            "unseen": _fates([unseen] if isinstance(unseen, str) else unseen),
+            **header,
         }
         self._begin()
 
@@ -212,13 +213,19 @@ class Recorder:
     def unseen(self, *fates: str) -> None:
         """Say in the header which fates (``dropped``, ``cancelled``, ``lost``, ``pending``) are not recorded.
 
-        Without it, the audit takes a fate that is not in the log for one that nothing met. To be said before the first
-        event; adapters say it.
+        Without it, the audit takes a fate that is not in the log for one that nothing met. Adapters say it. If it comes
+        after the first event, a new file begins, whose header says so.
         """
-        self._header["unseen"] = sorted({*(self._header["unseen"] or ()), *fates}) or None
+        with self._writing:
+            said = _fates([*(self._header["unseen"] or ()), *fates])
+            if said != self._header["unseen"]:
+                self._header["unseen"] = said
+                self._files.end_part()
 
     def missed(self, error: Exception) -> None:
         """Something happened that could not be made an event (an adapter met what it does not know): leave a gap."""
+        if not self._known:
+            self._make_known()  # it may be all that this process has to tell
         next(self._numbers)
         self._fail(1, error)
 
@@ -273,6 +280,9 @@ class Recorder:
         written = 0
         error: Exception | None
         try:
+            if self._files.removed():
+                self._files.end_part()
+                self._warn("its file was removed; it goes on in a new one, and what the old one said is missing")
             written, error = self._files.append(data)
         except Exception as refused:
             error = refused
@@ -407,6 +417,22 @@ class Recorder:
     def sync(self, version: Any = None, **fields: Any) -> None:
         """Weights were published."""
         self.event("sync", version=version, **fields)
+
+
+def _whole(name: str, number: Any, least: int | None = None) -> int:
+    """Return an option's whole number; say which option it is if it is none."""
+    try:
+        whole = index(number)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {number!r}") from None
+    if least is not None and whole < least:
+        raise ValueError(f"{name} must be {least} or more, not {whole}")
+    return whole
+
+
+def _fates(unseen: Iterable[str]) -> list[str] | None:
+    """Fates as the header names them; None for no fate."""
+    return sorted(set(map(str, unseen))) or None
 
 
 def _rebuilt(folder: str, writer: str, options: dict[str, Any]) -> Recorder:

@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -146,6 +147,25 @@ def test_a_folder_that_cannot_be_made_stops_nothing(tmp_path: Path, caplog: Any)
         one_step(record)
     assert record.stats == Stats(written=0, dropped=0, failed=3)
     assert "Not a directory" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["buffered", "durable"])
+def test_a_file_that_is_removed_is_missed(tmp_path: Path, caplog: Any, durable: bool) -> None:
+    """Somebody clears the folder while the process records: a new file tells the audit that lines are missing."""
+    with Recorder(tmp_path / "run", durable=durable, bound=2) as record:
+        one_step(record)
+        record.flush()
+        shutil.rmtree(tmp_path / "run")
+        one_step(record, "b", step=4)
+    assert [line["n"] for line in events(tmp_path / "run")] == ([7] if durable else [4, 5, 6, 7])
+    assert [line.getMessage() for line in caplog.records if "was removed" in line.getMessage()]
+    result = audit(tmp_path / "run")
+    assert (result.verdict, result.data["tokens"]["trained"]["hi"]) == ("inconclusive", None)
+    # Closed meanwhile, it has no file open, and begins one as well.
+    shutil.rmtree(tmp_path / "run")
+    record.sync(5)
+    record.close()
+    assert [line["n"] for line in events(tmp_path / "run")] == [8, 9]
 
 
 # -- rotation ----------------------------------------------------------------------------------------------------------

@@ -197,10 +197,38 @@ def test_an_object_that_raises_is_no_worse(tmp_path: Path) -> None:
     assert [event["n"] for event in events(tmp_path)] == [2, 3]
 
 
-def test_a_header_that_is_no_number_is_refused_at_the_start(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        Recorder(tmp_path, bound="three")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("bound", "three"), ("bound", 2.0), ("capacity", "64k"), ("capacity", 0), ("rotate_bytes", "1MB")],
+)
+def test_an_option_that_is_no_number_is_refused_at_the_start(tmp_path: Path, option: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"{option} must be .*{value}"):
+        Recorder(tmp_path, **{option: value})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_any_kind_and_length_make_one_file(tmp_path: Path) -> None:
+    """A framework that is no text was tried again at each write, and each time left an empty file open."""
+    with Recorder(tmp_path / "run", "w" * 300, framework=Path("toy"), unit=7, bound=2) as record:  # type: ignore[arg-type]
+        one_step(record)
+        record.flush()
+        one_step(record, "b", step=4)
+    assert len(list((tmp_path / "run").iterdir())) == 1
+    data = audit(tmp_path / "run").data
+    assert (data["verdict"], data["run"]["framework"]) == ("pass", "toy")
+
+
+def test_a_process_all_of_whose_events_are_refused_says_so(tmp_path: Path) -> None:
+    done = python(
+        """
+        import sys
+        from staleness_audit.recorder import Recorder
+        Recorder(sys.argv[1]).span(object())
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0
+    assert events(tmp_path) == [{"kind": "end", "n": 2, "unwritten": 1}]
 
 
 def test_events_after_the_end_are_in_the_log_too(tmp_path: Path) -> None:
@@ -299,6 +327,23 @@ def test_a_fork_after_the_end_does_not_write_into_its_parents_file(tmp_path: Pat
     assert counts == [3, 5]  # header, sync, end; header, three events, end
 
 
+def test_a_fork_that_begins_with_a_refused_event_has_a_gap(tmp_path: Path) -> None:
+    """The parent's log has ended; of the child's two events the first can't be written."""
+    record = Recorder(tmp_path, "w")
+    record.close()
+    child = os.fork()
+    if child == 0:
+        try:
+            record.span(object())
+            record.sync(1)
+            record.close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert [(event["kind"], event["n"]) for event in events(tmp_path)] == [("sync", 2), ("end", 3)]
+    assert events(tmp_path)[-1]["unwritten"] == 1
+
+
 def test_worker_processes_are_closed_as_they_leave(tmp_path: Path) -> None:
     """A forked and a spawned worker generate, the parent trains: all three files are whole."""
     record = Recorder(tmp_path / "run", "w", bound=2)
@@ -341,6 +386,24 @@ def test_fates_that_nobody_records_are_not_taken_for_none(tmp_path: Path) -> Non
     data = audit(tmp_path / "run").data
     assert data["trajectories"]["dropped"] == {"unknown": {"lo": 0, "hi": None}}
     assert data["trajectories"]["cancelled"] == {}
+
+
+def test_a_fate_that_is_found_out_late_to_go_unseen_is_said_too(tmp_path: Path) -> None:
+    """An adapter is put around a trainer that has recorded already; a single word is one fate, not its letters."""
+    with Recorder(tmp_path / "run", bound=2, unseen="cancelled") as record:
+        one_step(record)
+        record.flush()
+        record.unseen("dropped")
+        record.unseen("dropped")  # is known
+    assert [line.get("unseen") for line in lines(tmp_path / "run") if "format" in line] == [
+        ["cancelled", "dropped"],
+        ["cancelled"],
+    ]
+    data = audit(tmp_path / "run").data
+    assert (data["verdict"], data["diagnostics"]["items"]) == ("pass", [])
+    for fate in ("dropped", "cancelled"):
+        assert data["trajectories"][fate] == {"unknown": {"lo": 0, "hi": None}}
+    assert data["trajectories"]["lost"] == {}
 
 
 def test_it_needs_nothing_but_the_standard_library(tmp_path: Path) -> None:
