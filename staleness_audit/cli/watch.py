@@ -33,7 +33,7 @@ def watch(
     ],
     bound: BoundOption = None,
     every: Annotated[
-        float, typer.Option("--every", min=0.05, metavar="S", help="Seconds between two looks at the run.")
+        float, typer.Option("--every", min=0.05, max=86_400, metavar="S", help="Seconds between two looks at the run.")
     ] = 2.0,
     exec_: Annotated[
         str | None, typer.Option("--exec", metavar="CMD", help="Run this command once, on the first proven violation.")

@@ -29,7 +29,11 @@ from staleness_audit.watch.lines import verdict_words
 from staleness_audit.watch.state import State
 
 STEPS = 60
-"""Steps that the figures over time reach back."""
+"""Steps that the figures over time reach back, if the terminal is wide enough."""
+_NAMES = 14
+"""Columns that the names of figures take, with the space behind them."""
+_WORTH = 20
+"""Steps that a figure should show before its explanation takes the room."""
 
 
 class Dashboard:
@@ -51,18 +55,21 @@ class Dashboard:
 
     def __call__(self, state: State) -> None:
         """Draw a state."""
-        self._live.update(draw(state, self._glyphs), refresh=True)
+        self._live.update(draw(state, self._glyphs, self._live.console.width), refresh=True)
 
 
-def draw(state: State, glyphs: Glyphs = UNICODE) -> RenderableType:
-    """Return a state as something that Rich can print. Text from logs is shown as text, never as markup."""
+def draw(state: State, glyphs: Glyphs = UNICODE, width: int = 100) -> RenderableType:
+    """Return a state as something that Rich can print on ``width`` columns.
+
+    Text from logs is shown as text, never as markup.
+    """
     data = state.data
     title = Text(f" {verdict_words(state)} ", STYLES[data["verdict"]] if state.proven or state.over else "reverse")
     run = data["run"]
     title.append(f"  {plain(run['framework'], glyphs, 40)}  {plain(run['path'], glyphs, 100)}", "default")
-    parts: list[RenderableType] = [title, Text(), _facts(state, glyphs), Text(), _over_time(state, glyphs)]
+    parts: list[RenderableType] = [title, Text(), _facts(state, glyphs), Text(), _over_time(state, glyphs, width)]
     if state.newest:
-        parts += [Text(), Text("Newest violations", "bold"), _violations(state, glyphs)]
+        parts += [Text(), Text("Newest violations", "bold"), _violations(state, glyphs, width)]
     if state.trouble is not None:
         parts += [Text(), Text(f"Not readable at the moment: {plain(state.trouble, glyphs)}", "yellow")]
     parts += [Text(), Text(_footer(state), "dim")]
@@ -106,32 +113,39 @@ def _rate(per_second: float | None, tokens: Mapping[str, Any], glyphs: Glyphs) -
     return f"{interval({'lo': known, 'hi': known if tokens['hi'] is not None else None}, glyphs)} tokens/s"
 
 
-def _over_time(state: State, glyphs: Glyphs) -> Table:
+def _over_time(state: State, glyphs: Glyphs, width: int) -> Table:
     """Staleness, violations and duration of the last steps, a character each."""
-    rows = state.data["per_step"][-STEPS:]
+    longest = "largest that is certain in each step"
+    room = width - _NAMES
+    explained = room - len(longest) - 2 >= _WORTH
+    steps = max(1, min(STEPS, room - len(longest) - 2 if explained else room))
+    rows = state.data["per_step"][-steps:]
     bound = state.data["bound"]["value"]
     grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True, style="dim")
-    grid.add_column(no_wrap=True)
-    grid.add_column(style="dim")
+
+    def add(name: str, figure: Text, words: str) -> None:
+        grid.add_row(Text(f"  {name}", "dim", no_wrap=True), figure, *[Text(words, "dim")] * explained)
+
     if rows:
-        largest = [row["max"]["lo"] for row in rows]
-        grid.add_row("  staleness", sparkline(largest, bound, glyphs), "largest that is certain in each step")
+        add("staleness", sparkline([row["max"]["lo"] for row in rows], bound, glyphs), longest)
         if bound is not None:
             broken = [(row["violations"] or {"lo": 0})["lo"] or 0 for row in rows]
-            grid.add_row("  violations", sparkline(broken, 0, glyphs), "proven in each step")
+            add("violations", sparkline(broken, 0, glyphs), "proven in each step")
         waits = [None if row["waited_s"] is None else round(row["waited_s"] * 1000) for row in rows]
         if any(wait is not None for wait in waits):
-            grid.add_row("  waiting", sparkline(waits, None, glyphs), "of the trainer for data")
+            add("waiting", sparkline(waits, None, glyphs), "of the trainer for data")
     return grid
 
 
-def _violations(state: State, glyphs: Glyphs) -> Table:
+def _violations(state: State, glyphs: Glyphs, width: int) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
+    for _ in range(4):
+        table.add_column(no_wrap=True)
+    longest = min(40, max(8, width - 60))  # on a narrow terminal, names and places give way to what was wrong
     for row in state.newest:
-        where = place(row["evidence"][0], glyphs) if row["evidence"] else ""
+        where = place(row["evidence"][0], glyphs) if row["evidence"] and width >= 60 else ""
         table.add_row(
-            Text(f"  {plain(row['trajectory_id'], glyphs, 40)}"),
+            Text(f"  {plain(row['trajectory_id'], glyphs, longest)}"),
             Text(f"step {step_number(row, glyphs)}"),
             Text(f"staleness {interval(row['staleness'], glyphs)}", "red"),
             Text(where, "dim"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,8 @@ from staleness_audit.errors import AuditError
 from staleness_audit.watch.state import State
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+IDLE = 30.0
+"""Seconds after which a client that asks for nothing is given up."""
 VERDICTS = ("pass", "fail", "inconclusive", "no-bound")
 
 Sample = tuple[Mapping[str, str], float]
@@ -68,6 +71,13 @@ def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that went away before its answer: the terminal belongs to the dashboard."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class MetricsServer:
     """Serves the latest state on ``http://127.0.0.1:<port>/metrics`` (port 0: any free one, see ``port``)."""
 
@@ -75,6 +85,8 @@ class MetricsServer:
         body = {"text": "# EOF\n"}
 
         class Handler(BaseHTTPRequestHandler):
+            timeout = IDLE
+
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] not in ("/", "/metrics"):
                     self.send_error(404)
@@ -91,7 +103,7 @@ class MetricsServer:
 
         self._body = body
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+            self._server = _Server(("127.0.0.1", port), Handler)
         except OSError as error:
             raise AuditError(
                 f"--metrics-port {port}: cannot be served on ({error.strerror}); choose another."

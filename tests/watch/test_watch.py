@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import struct
 import threading
+import time
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -175,6 +178,23 @@ def test_metrics_are_open_metrics(tmp_path: Path, follower: Any) -> None:
     assert samples["staleness_audit_run_info", ("framework", '"quoted"\n\\'), ("path", path)] == 1
 
 
+def test_a_client_that_goes_away_is_no_news(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    server = MetricsServer(0)
+    try:
+        for request in (b"GET /metrics HTTP/1.0\r\n\r\n", b"GET /met"):
+            client = socket.create_connection(("127.0.0.1", server.port))
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close by a reset
+            client.sendall(request)
+            client.close()
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
+            assert answer.read() == b"# EOF\n"  # nothing was looked at yet
+        while any("process_request_thread" in thread.name for thread in threading.enumerate()):
+            time.sleep(0.01)
+    finally:
+        server.close()
+    assert capsys.readouterr() == ("", "")
+
+
 def test_nothing_judged_has_metrics_too(tmp_path: Path, follower: Any) -> None:
     log = Growing(tmp_path / "run" / "a.staleness.jsonl", bound=None)
     log.add("admitted", trajectory_id="x")
@@ -185,11 +205,11 @@ def test_nothing_judged_has_metrics_too(tmp_path: Path, follower: Any) -> None:
     assert "staleness_audit_bound" not in names
 
 
-def test_the_alert_is_run_once(tmp_path: Path, follower: Any) -> None:
+def test_the_alert_is_run_once(tmp_path: Path, follower: Any, capfd: pytest.CaptureFixture[str]) -> None:
     """Steps 0, 1 keep the bound; 2 and 3 break it. The name of a trajectory is hostile, and stays a name."""
     log = Growing(tmp_path / "run" / "a.staleness.jsonl")
     watching = follower(tmp_path / "run")
-    alert = Alert('echo "$STALENESS_AUDIT_TRAJECTORY in step $STALENESS_AUDIT_STEP" >> told')
+    alert = Alert('echo "$STALENESS_AUDIT_TRAJECTORY in step $STALENESS_AUDIT_STEP" | tee -a told')
     hostile = "$(touch hacked)`touch hacked`"
     for step, late in enumerate((0, 0, 2, 2)):
         log.add("span", trajectory_id=f"{hostile}{step}", tokens=1, version=step - late)
@@ -199,6 +219,22 @@ def test_the_alert_is_run_once(tmp_path: Path, follower: Any) -> None:
         assert alert.wait(10) == (None if step < 2 else 0)
     assert Path("told").read_text() == f"{hostile}2 in step 2\n"
     assert not Path("hacked").exists()
+    assert capfd.readouterr() == ("", f"{hostile}2 in step 2\n")  # standard output is the watch's
+
+
+def test_an_alert_that_does_not_read_is_not_waited_for(tmp_path: Path, follower: Any) -> None:
+    """A name longer than Linux takes in an environment, and than a pipe holds; the command would last a minute."""
+    log = Growing(tmp_path / "run" / "a.staleness.jsonl")
+    name = "x" * 200_000
+    log.add("span", trajectory_id=name, tokens=1, version=0)
+    log.add("trained", trajectory_id=name, step=2)
+    log.add("step", step=2, version=2)
+    alert = Alert('printf %s "$STALENESS_AUDIT_TRAJECTORY" | wc -c; exec sleep 60')
+    alert(follower(tmp_path / "run").refresh())
+    assert alert.wait(0.1) is None
+    assert alert._process is not None
+    alert._process.kill()
+    alert.wait(10)
 
 
 def test_the_dashboard_shows_the_run(tmp_path: Path, follower: Any) -> None:
@@ -212,6 +248,20 @@ def test_the_dashboard_shows_the_run(tmp_path: Path, follower: Any) -> None:
     assert "[red]toy\N{REPLACEMENT CHARACTER}[2J" in text
     assert "t3  step 3" in text
     assert "▁█" in text  # staleness 0, then 3
+
+
+@pytest.mark.parametrize(("width", "steps"), [(120, 60), (80, 28), (40, 26)])
+def test_the_last_steps_fit_the_terminal(tmp_path: Path, follower: Any, width: int, steps: int) -> None:
+    """70 steps, the last of which is stale: what is cut are the oldest steps, and on a narrow screen the words."""
+    log = Growing(tmp_path / "run" / "a.staleness.jsonl")
+    for step in range(70):
+        log.step(step, late=3 if step == 69 else 0)
+    console = Console(width=width, record=True, force_terminal=True)
+    console.print(draw(follower(tmp_path / "run").refresh(), width=width))
+    shown = {line.split()[0]: line.split() for line in console.export_text().splitlines() if line.strip()}
+    assert shown["staleness"][1] == "▁" * (steps - 1) + "█"
+    assert ("largest" in shown["staleness"]) == (width >= 80)
+    assert shown["t69"][:6] == ["t69", "step", "69", "staleness", "≥", "3"]
 
 
 def test_ctrl_c_ends_with_the_audit_and_its_exit_code(tmp_path: Path) -> None:
