@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from staleness_audit.cli.console import complain, errors, json_text, plain, stderr, stdout
+from staleness_audit.cli.console import complain, errors, json_text, plain, progress_bar, stderr, stdout
 from staleness_audit.cli.options import BoundOption, FrameworkOption, QuietOption, place_named
+from staleness_audit.errors import AuditError
 from staleness_audit.places import local_only
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ def watch(
     until_finished: Annotated[
         bool, typer.Option("--until-finished", help="End by itself when the logs say that the run has ended.")
     ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for a run that has not begun to write, instead of refusing it.")
+    ] = False,
     framework: FrameworkOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -75,9 +79,11 @@ def watch(
             follower = Follower(run, bound, framework=framework, folder=stack.enter_context(_own_folder()))
             with ExitStack() as screen:
                 shows.append(_view(as_json, screen))
-                take_turns(follower, shows, stop, every=every, until_finished=until_finished)
+                waits = _Waiting(quiet) if wait else None
+                take_turns(follower, shows, stop, every=every, until_finished=until_finished, waits=waits)
             # What ends a watch is no shortcut: the same audit that anyone else can repeat.
-            result = audit(run, bound, framework=framework)
+            with progress_bar(quiet) as progress:
+                result = audit(run, bound, framework=framework, progress=progress)
             if as_json:
                 print(json_text({"schema": "staleness-watch/1", "final": True, "audit": result.data}), flush=True)
             else:
@@ -102,6 +108,20 @@ def _view(as_json: bool, stack: ExitStack) -> Show:
         print(line, flush=True)
 
     return Lines(write, as_json=as_json, glyphs=ASCII if stdout.options.ascii_only else UNICODE)
+
+
+class _Waiting:
+    """Says why there is nothing to watch yet; each reason once."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._told = ""
+        self._quiet = quiet
+
+    def __call__(self, error: AuditError) -> None:
+        """Say it, unless it was said last."""
+        if str(error) != self._told and not self._quiet:
+            stderr.print(plain(f"waiting: {error}"), soft_wrap=True)
+        self._told = str(error)
 
 
 def _metrics(port: int, quiet: bool, stack: ExitStack) -> Show:

@@ -46,6 +46,8 @@ class Dashboard:
 
     def __enter__(self) -> Dashboard:
         self._live.__enter__()
+        # The first look at a long run may take minutes.
+        self._live.update(Text("Reading what was written so far", "dim"), refresh=True)
         return self
 
     def __exit__(

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from staleness_audit.errors import AuditError
 from staleness_audit.watch.follow import Follower
 from staleness_audit.watch.state import State
 
@@ -15,19 +16,33 @@ Show = Callable[[State], None]
 
 
 def watch(
-    follower: Follower, shows: Sequence[Show], stop: threading.Event, *, every: float, until_finished: bool
+    follower: Follower,
+    shows: Sequence[Show],
+    stop: threading.Event,
+    *,
+    every: float,
+    until_finished: bool,
+    waits: Callable[[AuditError], None] | None = None,
 ) -> None:
     """Take turns until ``stop`` is set, or the run says that it has ended if ``until_finished``.
 
     A turn begins ``every`` seconds after the last one began, but a watch whose refreshes are slow rests as long as it
     has worked: it runs beside the training and must leave it the machine. What was written in the last rest is looked
-    at after ``stop``, so that nothing that the closing audit proves goes by without an alert.
+    at after ``stop``, so that nothing that the closing audit proves goes by without an alert. ``waits`` is told why
+    there is no run yet that can be read; without it, that ends the watch.
     """
     last = False
     while not last:
         last = stop.is_set()
         begun = time.monotonic()
-        state = follower.refresh()
+        try:
+            state = follower.refresh()
+        except AuditError as error:
+            if waits is None or last:
+                raise
+            waits(error)
+            stop.wait(every)
+            continue
         for show in shows:
             show(state)
         if until_finished and state.over:

@@ -292,6 +292,28 @@ def test_what_was_written_in_the_last_rest_is_looked_at(tmp_path: Path, follower
     assert verdicts == ["inconclusive", "fail"]
 
 
+def test_a_watch_may_begin_before_the_run(tmp_path: Path, follower: Any) -> None:
+    """First there is no folder, then a file of no known format, then the run; what was in the way is told of."""
+    waits, seen = [], []
+
+    def wait(error: AuditError) -> None:
+        waits.append(str(error))
+        if len(waits) == 1:
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "notes.txt").write_text("to be begun")
+        else:
+            log = Growing(tmp_path / "run" / "a.staleness.jsonl")
+            log.step(2, late=2)
+            log.add("end")
+
+    watching = follower(tmp_path / "run")
+    watch(watching, [seen.append], threading.Event(), every=0, until_finished=True, waits=wait)
+    assert ["No such file" in waits[0], "known log format" in waits[1]] == [True, True]
+    assert [(state.changed, state.data["verdict"]) for state in seen] == [(True, "fail")]
+    with pytest.raises(AuditError, match="No such file"):
+        watch(follower(tmp_path / "other"), [], threading.Event(), every=0, until_finished=True)
+
+
 def test_a_finished_run_can_end_the_watch(tmp_path: Path) -> None:
     log = Growing(tmp_path / "run" / "a.staleness.jsonl")
     log.step(2)
