@@ -18,7 +18,7 @@ from staleness_audit.errors import AuditError
 from staleness_audit.places import local_only
 
 if TYPE_CHECKING:
-    from staleness_audit.watch.loop import Show
+    from staleness_audit.watch.loop import Show, Waits
 
 
 class WatchFormat(StrEnum):
@@ -78,9 +78,10 @@ def watch(
                 shows.append(_metrics(metrics_port, quiet, stack))
             follower = Follower(run, bound, framework=framework, folder=stack.enter_context(_own_folder()))
             with ExitStack() as screen:
-                shows.append(_view(as_json, screen))
-                waits = _Waiting(quiet) if wait else None
-                take_turns(follower, shows, stop, every=every, until_finished=until_finished, waits=waits)
+                view, waits = _view(as_json, quiet, screen)
+                shows.append(view)
+                ready = waits if wait else None
+                take_turns(follower, shows, stop, every=every, until_finished=until_finished, waits=ready)
             # What ends a watch is no shortcut: the same audit that anyone else can repeat.
             with progress_bar(quiet) as progress:
                 result = audit(run, bound, framework=framework, progress=progress)
@@ -94,24 +95,25 @@ def watch(
     raise typer.Exit(result.exit_code)
 
 
-def _view(as_json: bool, stack: ExitStack) -> Show:
-    """Return what shows states on standard output."""
+def _view(as_json: bool, quiet: bool, stack: ExitStack) -> tuple[Show, Waits]:
+    """Return what shows states on standard output, and what says why there are none yet."""
     from staleness_audit.report.terminal.words import ASCII, UNICODE
     from staleness_audit.watch.lines import Lines
 
     if not as_json and stdout.is_terminal:
         from staleness_audit.watch.dashboard import Dashboard
 
-        return stack.enter_context(Dashboard(stdout))
+        dashboard = stack.enter_context(Dashboard(stdout))
+        return dashboard, dashboard.wait
 
     def write(line: str) -> None:
         print(line, flush=True)
 
-    return Lines(write, as_json=as_json, glyphs=ASCII if stdout.options.ascii_only else UNICODE)
+    return Lines(write, as_json=as_json, glyphs=ASCII if stdout.options.ascii_only else UNICODE), _Waiting(quiet)
 
 
 class _Waiting:
-    """Says why there is nothing to watch yet; each reason once."""
+    """Says on standard error why there is nothing to watch yet; each reason once."""
 
     def __init__(self, quiet: bool) -> None:
         self._told = ""

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from staleness_audit.errors import AuditError
 from staleness_audit.report.terminal.histogram import sparkline
 from staleness_audit.report.terminal.verdict import STYLES
 from staleness_audit.report.terminal.words import (
@@ -46,14 +47,20 @@ class Dashboard:
 
     def __enter__(self) -> Dashboard:
         self._live.__enter__()
-        # The first look at a long run may take minutes.
-        self._live.update(Text("Reading what was written so far", "dim"), refresh=True)
+        self._say("Reading what was written so far")  # the first look at a long run may take minutes
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.__exit__(kind, error, trace)
+
+    def wait(self, error: AuditError) -> None:
+        """Say why there is no run yet."""
+        self._say(f"waiting: {plain(error, self._glyphs)}")
+
+    def _say(self, words: str) -> None:
+        self._live.update(Text(words, "dim"), refresh=True)
 
     def __call__(self, state: State) -> None:
         """Draw a state."""

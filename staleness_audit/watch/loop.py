@@ -13,6 +13,7 @@ from staleness_audit.watch.follow import Follower
 from staleness_audit.watch.state import State
 
 Show = Callable[[State], None]
+Waits = Callable[[AuditError], None]
 
 
 def watch(
@@ -22,7 +23,7 @@ def watch(
     *,
     every: float,
     until_finished: bool,
-    waits: Callable[[AuditError], None] | None = None,
+    waits: Waits | None = None,
 ) -> None:
     """Take turns until ``stop`` is set, or the run says that it has ended if ``until_finished``.
 
