@@ -103,6 +103,32 @@ def test_an_unknown_response_is_recorded_as_unknown(tmp_path: Path, response: An
     assert taken(tmp_path, response) == [{"trajectory_id": "t", "tokens_lo": 0, "monotone": True}]
 
 
+@pytest.mark.parametrize("label", ["1_0", 3.7, True, float("inf"), "9" * 5000, [3]])
+def test_a_label_is_not_interpreted(tmp_path: Path, label: Any) -> None:
+    """Only what is a whole number, or written in digits, is a version."""
+    assert taken(tmp_path, chat(label, [{}], 12), exact=True) == [
+        {"trajectory_id": "t", "tokens": 12, "monotone": True}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "tokens"), [("400", {"tokens": 400}), (-1, {"tokens_lo": 0}), ("40.5", {"tokens_lo": 0})]
+)
+def test_a_count_of_tokens_is_a_number_or_not_known(tmp_path: Path, count: Any, tokens: dict[str, int]) -> None:
+    assert taken(tmp_path, chat("5", [{}], count), 7, since=5) == [{"trajectory_id": "7", **tokens, "version": 5}]
+
+
+def test_no_mistake_of_the_caller_comes_back_to_it(tmp_path: Path) -> None:
+    """A label that the caller's table lacks is an unknown version; a field that is said twice is a gap."""
+    response = chat("default", [{}], 12)
+    assert taken(tmp_path / "table", response, version_of={"1": 0}.__getitem__) == [
+        {"trajectory_id": "t", "tokens": 12, "monotone": True}
+    ]
+    with Recorder(tmp_path / "twice") as record:
+        record_response(record, "t", response, tokens=12)
+    assert record.stats.failed == 1
+
+
 # -- TRL ---------------------------------------------------------------------------------------------------------------
 
 

@@ -405,6 +405,22 @@ def test_nemo_rl(tmp_path: Path) -> None:
     assert data["trajectories"]["dropped"] == {"stale": exactly(2)}
 
 
+def test_nemo_rl_of_another_make_trains_all_the_same(tmp_path: Path) -> None:
+    """The buffer keeps no list of who is ready: each look at it is a gap, and none of the sampler's business."""
+
+    async def run(record: Recorder) -> Any:
+        buffer = Buffer()
+        buffer.add("a", 1, 1)
+        sampler = nemo_rl.recorded(OldestFirst, record)(buffer, keep_from=0)
+        buffer.start_weight_list = None  # type: ignore[assignment]
+        buffer.remove = lambda index: None  # type: ignore[method-assign]
+        return await sampler.select(current_train_weight=4, min_prompt_groups=1, max_prompt_groups=1)
+
+    with Recorder(tmp_path / "run", framework="nemo-rl", bound=1) as record:
+        assert asyncio.run(run(record))[1] == 1
+    assert record.stats.failed == 1
+
+
 # -- OpenRLHF ----------------------------------------------------------------------------------------------------------
 
 

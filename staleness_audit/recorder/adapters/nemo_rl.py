@@ -48,7 +48,7 @@ def recorded(sampler_class: type, record: Recorder) -> type:
             record.unseen("cancelled", "lost", "pending")  # only groups that are ready are looked at
 
         async def select(self, *, current_train_weight: int, **options: Any) -> Any:
-            before = _slots(self._buffer)
+            before = _seen(record, self._buffer)
             result = await super().select(current_train_weight=current_train_weight, **options)
             with unharmed(record):
                 chosen = set(result[0].sample_ids) if result[0] is not None else set()
@@ -60,7 +60,7 @@ def recorded(sampler_class: type, record: Recorder) -> type:
             return result
 
         async def evict(self, *, current_train_weight: int) -> Any:
-            before = _slots(self._buffer)
+            before = _seen(record, self._buffer)
             result = await super().evict(current_train_weight=current_train_weight)
             with unharmed(record):
                 left = {slot.rows for slot in _slots(self._buffer)}
@@ -72,8 +72,14 @@ def recorded(sampler_class: type, record: Recorder) -> type:
     return Recorded
 
 
+def _seen(record: Recorder, buffer: Any) -> list[_Slot]:
+    """The groups that are ready; none, and a gap in the log, if the buffer is of another make."""
+    with unharmed(record):
+        return _slots(buffer)
+    return []
+
+
 def _slots(buffer: Any) -> list[_Slot]:
-    """The groups that are ready."""
     ends = getattr(buffer, "end_weight_list", None) or [None] * len(buffer.meta_list)
     parallel = zip(buffer.meta_list, buffer.start_weight_list, ends, buffer.ready_list, strict=True)
     return [_Slot(tuple(meta.sample_ids), start, end) for meta, start, end, ready in parallel if ready and meta]

@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from staleness_audit.recorder.adapters.steps import unharmed
 from staleness_audit.recorder.recorder import Recorder
 
 
 def record_response(
     record: Recorder,
-    trajectories: str | Sequence[str],
+    trajectories: Any,
     response: Any,
     *,
     since: int | None = None,
@@ -37,7 +38,7 @@ def record_response(
 
     Arguments:
         record: where to.
-        trajectories: the id of the trajectory that the response belongs to, or one for each of its choices, in order.
+        trajectories: the id of the trajectory that the response belongs to, or a list of one for each of its choices.
         response: the JSON document or list of them (a native batch), or an object of the OpenAI client.
         since: the policy version that the server had when the request was sent, if known.
         exact: whether the server ends every request before it takes new weights.
@@ -46,22 +47,23 @@ def record_response(
             ``lambda label: int(label) - 1``.
         fields: further fields of every span, for instance ``worker``.
     """
-    names = [trajectories] if isinstance(trajectories, str) else list(trajectories)
-    try:
-        spans = _spans(response, names)
-    except Exception:
-        # Something was sampled, and how much and by which version is not known: say so.
-        spans = [(name, None, None, False) for name in names]
-    for name, tokens, label, whole in spans:
-        version = _version(label, version_of)
-        record.span(name, **_tokens(tokens), **_versions(version, since, exact or whole), **fields)
+    with unharmed(record):
+        names = list(trajectories) if isinstance(trajectories, (list, tuple)) else [trajectories]
+        try:
+            spans = _spans(response, names)
+        except Exception:
+            # Something was sampled, and how much and by which version is not known: say so.
+            spans = [(name, None, None, False) for name in names]
+        for name, tokens, label, whole in spans:
+            version = _version(label, version_of)
+            record.span(name, **_tokens(tokens), **_versions(version, since, exact or whole), **fields)
 
 
-_Span = tuple[str, "int | tuple[int, int] | None", Any, bool]
+_Span = tuple[Any, "int | tuple[int, int] | None", Any, bool]
 """Trajectory, tokens (or the least and the most they can be), the server's label, whether all tokens are of it."""
 
 
-def _spans(response: Any, trajectories: Sequence[str]) -> list[_Span]:
+def _spans(response: Any, trajectories: Sequence[Any]) -> list[_Span]:
     if not isinstance(response, (Mapping, list)):
         response = response.model_dump()
     if isinstance(response, Mapping) and "choices" in response:
@@ -70,7 +72,7 @@ def _spans(response: Any, trajectories: Sequence[str]) -> list[_Span]:
     spans: list[_Span] = []
     for name, part in zip(trajectories, parts, strict=True):
         meta = part["meta_info"]
-        tokens = meta.get("completion_tokens")
+        tokens = _whole(meta.get("completion_tokens"))
         runs = [run for run in meta.get("weight_versions") or () if isinstance(run, Mapping)]
         if runs and sum(run["end"] - run["start"] for run in runs) == tokens:
             spans += [(name, run["end"] - run["start"], run["version"], True) for run in runs]
@@ -79,9 +81,9 @@ def _spans(response: Any, trajectories: Sequence[str]) -> list[_Span]:
     return spans
 
 
-def _of_choices(response: Mapping[str, Any], trajectories: Sequence[str]) -> list[_Span]:
+def _of_choices(response: Mapping[str, Any], trajectories: Sequence[Any]) -> list[_Span]:
     label = (response.get("metadata") or {}).get("weight_version", response.get("weight_version"))
-    total = (response.get("usage") or {}).get("completion_tokens")
+    total = _whole((response.get("usage") or {}).get("completion_tokens"))
     choices = sorted(response["choices"], key=lambda choice: choice.get("index", 0))
     spans: list[_Span] = []
     for name, choice in zip(trajectories, choices, strict=True):
@@ -98,9 +100,18 @@ def _of_choices(response: Mapping[str, Any], trajectories: Sequence[str]) -> lis
 
 def _version(label: Any, version_of: Callable[[Any], int | None] | None) -> int | None:
     try:
-        return int(label) if version_of is None else version_of(label)
-    except (TypeError, ValueError):  # SGLang's label before the first update is "default"
+        return _whole(label) if version_of is None else version_of(label)
+    except Exception:  # SGLang's label before the first update is "default", which the caller's function need not know
         return None
+
+
+def _whole(value: Any) -> int | None:
+    """A whole number, or one that is written in digits; None for all that would have to be rounded or interpreted."""
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdecimal() else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0 or value != value // 1:
+        return None
+    return int(value)
 
 
 def _versions(version: int | None, since: int | None, whole: bool) -> dict[str, Any]:
