@@ -17,6 +17,17 @@ from staleness_audit.limits import limits
 from staleness_audit.places import files_at, is_url, ranged, reaching
 from staleness_audit.tables import SCHEMAS, duckdb_type
 
+MACROS = """
+CREATE MACRO key_of(id) AS hash(id, '....' || id);
+CREATE MACRO twin_of(id) AS hash('..' || id)
+"""
+"""What stands for an id in 64 bits, and a second hash that tells two ids of one key apart.
+
+DuckDB takes in eight bytes at a time, and of two numbers that end where eight bytes do, it sees little but what they
+make together: by ``hash`` alone, one in thirty names like ``group_0000000011_seed_0000001011_episode_0`` is another
+one's. What meets in one alignment is apart in the other.
+"""
+
 
 def connect(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB within ``limits()`` that spills below the folder ``spill``, if no other is set."""
@@ -31,7 +42,9 @@ def connect(spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     spill = allowed.spill or (spill and spill / ".spill")
     if spill is not None:
         config["temp_directory"] = str(spill)
-    return _settled(duckdb.connect(config=config))
+    connection = _settled(duckdb.connect(config=config))
+    connection.execute(MACROS)
+    return connection
 
 
 def session() -> duckdb.DuckDBPyConnection:

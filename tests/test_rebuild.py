@@ -422,3 +422,28 @@ def test_a_damaged_negative_version_travels_like_any_other() -> None:
         )
         found = connection.execute(f"SELECT key, v_end_lo, v_end_hi FROM ({query}) ORDER BY key").fetchall()
     assert found == rows
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "group_{0:010d}_seed_{1:010d}_episode_0",
+        "s_{0:013d}_{1:06d}_{0:07d}",
+        "step-{0:06x}/prompt-{1:08x}/0",
+        "{0:08d}{1:08d}",
+    ],
+)
+def test_names_made_of_two_counters_stay_apart(audited: Audit, name: str) -> None:
+    """Of such names DuckDB's own hash takes one for another, when both numbers end where eight bytes do."""
+    names = [name.format(number, 1000 + number) for number in range(40)]
+    rows = [row for each in names for row in (span(each, 5, 0), trained(each, 1))]
+    data = audited(closed(*rows, step(1, 0)), bound=0).data
+    assert data["trajectories"]["trained"] == {"lo": 40, "hi": 40}
+    assert data["tokens"]["trained"] == {"lo": 200, "hi": 200}
+    assert (data["verdict"], data["diagnostics"]["items"]) == ("pass", [])
+
+
+def test_keys_of_many_structured_names_are_many() -> None:
+    names = "SELECT printf('group_%010d_seed_%010d', i, 1000 + i) AS id FROM range(50000) AS t(i)"
+    with engine.connect() as connection:
+        assert connection.execute(f"SELECT count(DISTINCT key_of(id)) FROM ({names})").fetchone() == (50_000,)

@@ -159,7 +159,7 @@ def _entries(connection: duckdb.DuckDBPyConnection) -> dict[str, tuple[Entry, ..
                ELSE 'the step did not complete' END, min(evidence), min(source), min(line), min(locator), 7, uses.step, CASE WHEN bool_and(uses.span_index IS NOT NULL) THEN max(uses.span_index) END
         FROM uses
         JOIN step_lives ON step_lives.attempt = coalesce(uses.attempt, 0) AND step_lives.step = uses.step
-        LEFT JOIN use_lives AS own ON own.step_key = step_lives.step_key AND own.key = hash(uses.trajectory_id)
+        LEFT JOIN use_lives AS own ON own.step_key = step_lives.step_key AND own.key = key_of(uses.trajectory_id)
         GROUP BY uses.trajectory_id, step_lives.attempt, uses.step
         """,
     )

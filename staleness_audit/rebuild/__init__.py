@@ -25,7 +25,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from staleness_audit.engine import create_view, scan, write_parquet
+from staleness_audit.engine import MACROS, create_view, scan, write_parquet
 from staleness_audit.errors import UnreadableInput
 from staleness_audit.ingest import Dataset, unwritable
 from staleness_audit.places import fetched, is_url
@@ -184,7 +184,8 @@ def rebuild(
     only in other steps are left out; those that were never trained are all kept. ``pool``: rebuilds the partitions.
     """
     first, last = (STEP_RANGE[0] if steps[0] is None else steps[0]), (STEP_RANGE[1] if steps[1] is None else steps[1])
-    code = sha256("\0".join([*(module.sql for module in modules()), f"{first}:{last}"]).encode()).hexdigest()[:8]
+    made_by = [MACROS, *(module.sql for module in modules()), f"{first}:{last}"]
+    code = sha256("\0".join(made_by).encode()).hexdigest()[:8]
     folder = dataset.work / ".rebuilt" / f"{dataset.key}-{code}"
     rebuilt = Rebuilt(dataset, folder)
     if not folder.exists():

@@ -56,7 +56,9 @@ def divide(shared: tuple[Dataset, int, Store], table: str, parts: Sequence[Path]
     dataset, count, kept = shared
     with kept.fresh(unit, anew=True) as folder, connect(dataset.work) as connection:
         create_view(connection, table, parts)
-        numbered = f"SELECT *, hash(trajectory_id) % {count} AS partition FROM {table} WHERE trajectory_id IS NOT NULL"
+        numbered = (
+            f"SELECT *, key_of(trajectory_id) % {count} AS partition FROM {table} WHERE trajectory_id IS NOT NULL"
+        )
         write_parquet(connection, numbered, folder / "divided", "PARTITION_BY (partition)")
         for file in folder.glob("divided/partition=*/*.parquet"):
             file.rename(folder / f"{file.parent.name.removeprefix('partition=')}.{file.name}")

@@ -188,12 +188,12 @@ def _fit(tables: Mapping[str, Sequence[Path]]) -> bool:
     """Whether a block can be sealed once all of it is over; that depends on nothing but its rows."""
     if not tables.get("trajectories"):
         return False
-    own = f"SELECT hash(trajectory_id) FROM {read_parquet(tables['trajectories'])}"
+    own = f"SELECT key_of(trajectory_id) FROM {read_parquet(tables['trajectories'])}"
     doubts = []
     for table in set(tables) - {"trajectories"}:
         # A row of a trajectory without one of its own: it may be that of another block.
         rows = read_parquet(tables[table], union_by_name=True)
-        doubts.append(f"SELECT 1 FROM {rows} WHERE trajectory_id IS NOT NULL AND hash(trajectory_id) NOT IN ({own})")
+        doubts.append(f"SELECT 1 FROM {rows} WHERE trajectory_id IS NOT NULL AND key_of(trajectory_id) NOT IN ({own})")
         if table == "events":  # the check counts alternatives over the rows of the whole run
             doubts.append(f"SELECT 1 FROM {rows} WHERE evidence = 'inferred'")
     with session() as connection:

@@ -43,7 +43,7 @@ class Merged(Rebuilt):
 def _holding(trajectories: Sequence[str], blocks: Sequence[Path]) -> list[Path]:
     found = []
     with connect() as connection:
-        wanted = ", ".join(f"hash({literal(name)})" for name in trajectories)
+        wanted = ", ".join(f"key_of({literal(name)})" for name in trajectories)
         for block in blocks if trajectories else ():
             keys = read_parquet([block / "keys.parquet"])
             if connection.execute(f"SELECT 1 FROM {keys} WHERE key IN ({wanted}) LIMIT 1").fetchone():

@@ -15,13 +15,13 @@ from typing import Any
 
 import duckdb
 
-from staleness_audit.engine import read_parquet, write_parquet
+from staleness_audit.engine import connect, read_parquet, write_parquet
 from staleness_audit.ingest import Dataset
 from staleness_audit.rebuild.partial import views
 from staleness_audit.rebuild.partitions import DIVIDED
 
-_GROUP = "hash('group', group_id)"
-"""Key of a group; that of a trajectory is ``hash(trajectory_id)``, and the two may have the same name."""
+_GROUP = "hash('group', key_of(group_id))"
+"""Key of a group; that of a trajectory is ``key_of(trajectory_id)``, and the two may have the same name."""
 
 PRODUCTS = ("step_lives", "use_lives", "trajectory_lives", "members", "occupancy")
 
@@ -92,13 +92,13 @@ _OPEN = """
     )
     SELECT key FROM judged WHERE NOT (over AND timed AND collected)
     UNION
-    SELECT hash(trajectory_id) FROM uses
+    SELECT key_of(trajectory_id) FROM uses
     JOIN step_lives ON coalesce(uses.attempt, 0) = step_lives.attempt AND uses.step = step_lives.step
     WHERE NOT step_lives.certain
     UNION
     -- Evaluation rollouts count nowhere; while they are generated, more rows of them come.
     SELECT key FROM members WHERE NOT training AND key NOT IN (
-        SELECT hash(trajectory_id) FROM events WHERE trajectory_id IS NOT NULL AND kind IN ('finished', 'enqueued')
+        SELECT key_of(trajectory_id) FROM events WHERE trajectory_id IS NOT NULL AND kind IN ('finished', 'enqueued')
     )"""
 
 _NUMBERED = f"""
@@ -112,11 +112,11 @@ _NUMBERED = f"""
     SELECT cluster, (sum(trajectories) OVER (ORDER BY step, cluster) - trajectories) // {{size}} AS block FROM clusters"""
 
 _ROWS_OF = {
-    "trajectories": "hash(trajectory_id)",
-    "spans": "hash(trajectory_id)",
-    "uses": "hash(trajectory_id)",
+    "trajectories": "key_of(trajectory_id)",
+    "spans": "key_of(trajectory_id)",
+    "uses": "key_of(trajectory_id)",
     # An event of a group goes with its members.
-    "events": f"CASE WHEN trajectory_id IS NULL THEN {_GROUP} ELSE hash(trajectory_id) END",
+    "events": f"CASE WHEN trajectory_id IS NULL THEN {_GROUP} ELSE key_of(trajectory_id) END",
 }
 
 
@@ -205,10 +205,10 @@ def keys_of(tables: Mapping[str, Sequence[Path]]) -> str | None:
     """SQL of the hashes of all trajectories and groups that rows speak of; None if there are no rows."""
     keys = []
     for table, key, told in (
-        ("trajectories", "hash(trajectory_id)", "trajectory_id"),
+        ("trajectories", "key_of(trajectory_id)", "trajectory_id"),
         ("trajectories", _GROUP, "group_id"),
-        ("spans", "hash(trajectory_id)", "trajectory_id"),
-        ("uses", "hash(trajectory_id)", "trajectory_id"),
+        ("spans", "key_of(trajectory_id)", "trajectory_id"),
+        ("uses", "key_of(trajectory_id)", "trajectory_id"),
         ("events", _ROWS_OF["events"], "coalesce(trajectory_id, group_id)"),
     ):
         if tables.get(table):
@@ -221,7 +221,7 @@ def touched(new: Mapping[str, Sequence[Path]], blocks: Sequence[Path]) -> list[P
     """Return the blocks that new rows speak of."""
     if not blocks or (keys := keys_of(new)) is None:
         return []
-    with duckdb.connect() as connection:
+    with connect() as connection:
         return holding(connection, keys, blocks)
 
 

@@ -6,10 +6,10 @@
 --   key              hash of the id: stands for the trajectory in the products below
 --   twin             a second, independent hash, by which two ids with one key would be noticed
 --   trajectory_id, group_id, attempt, eval, anonymous, multiplicity_lo, multiplicity_hi, prompt_tokens   as in the table
-SELECT key, hash(trajectory_id || chr(1)) AS twin, * EXCLUDE (key)
+SELECT key, twin_of(trajectory_id) AS twin, * EXCLUDE (key)
 FROM (
     SELECT
-        hash(trajectory_id) AS key,
+        key_of(trajectory_id) AS key,
         min(trajectory_id) AS trajectory_id,
         min(group_id) AS group_id,
         min(attempt) AS attempt,

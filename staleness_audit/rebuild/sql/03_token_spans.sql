@@ -13,8 +13,8 @@
 --   exact_order            position among the spans of its trajectory: time first, then index
 --   timed                  it has a time; among timed spans the place of one without is not known
 SELECT
-    hash(trajectory_id) AS key,
-    hash(trajectory_id || chr(1)) AS twin,
+    key_of(trajectory_id) AS key,
+    twin_of(trajectory_id) AS twin,
     span_index,
     coalesce(tokens_lo, 0) AS tokens_lo,
     tokens_hi,

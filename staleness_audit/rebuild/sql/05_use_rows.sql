@@ -16,7 +16,7 @@ WITH merged AS (
     -- A repeated line is one use. Lines that differ narrow each other down, unless they can't both be true, or one of
     -- them leaves to the spans what the other states.
     SELECT
-        hash(trajectory_id) AS key,
+        key_of(trajectory_id) AS key,
         coalesce(attempt, 0) AS attempt, step, span_index,
         coalesce(max(loss_tokens_lo) > min(loss_tokens_hi), false) AS contradicts,
         CASE WHEN contradicts OR count(loss_tokens_lo) < count(*) THEN min(loss_tokens_lo) ELSE max(loss_tokens_lo) END AS loss_lo,

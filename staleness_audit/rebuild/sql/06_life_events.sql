@@ -13,7 +13,7 @@
 --   options             its alternative fates from inferred fatal events, in the form of trajectory_lives.fates; else null
 WITH own AS NOT MATERIALIZED (
     SELECT
-        hash(trajectory_id) AS key, hash(trajectory_id || chr(1)) AS twin,
+        key_of(trajectory_id) AS key, twin_of(trajectory_id) AS twin,
         kind, attempt, reason, step, version_lo, version_hi, evidence, epoch_us(ts) AS moment, seq
     FROM events
     WHERE trajectory_id IS NOT NULL

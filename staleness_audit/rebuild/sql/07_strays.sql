@@ -11,9 +11,9 @@ WITH mentioned AS (
 )
 SELECT key, min(trajectory_id) AS trajectory_id
 FROM (
-    SELECT hash(trajectory_id) AS key, trajectory_id FROM spans WHERE EXISTS (SELECT 1 FROM mentioned)
-    UNION ALL SELECT hash(trajectory_id), trajectory_id FROM uses WHERE EXISTS (SELECT 1 FROM mentioned)
-    UNION ALL SELECT hash(trajectory_id), trajectory_id FROM events WHERE EXISTS (SELECT 1 FROM mentioned)
+    SELECT key_of(trajectory_id) AS key, trajectory_id FROM spans WHERE EXISTS (SELECT 1 FROM mentioned)
+    UNION ALL SELECT key_of(trajectory_id), trajectory_id FROM uses WHERE EXISTS (SELECT 1 FROM mentioned)
+    UNION ALL SELECT key_of(trajectory_id), trajectory_id FROM events WHERE EXISTS (SELECT 1 FROM mentioned)
 )
 WHERE key IN (SELECT key FROM mentioned)
 GROUP BY key

@@ -29,5 +29,5 @@ SELECT
     twin
 FROM described
 UNION ALL
-SELECT key, trajectory_id, trajectory_id, false, 0, true, false, 1, 1, NULL, hash(trajectory_id || chr(1))
+SELECT key, trajectory_id, trajectory_id, false, 0, true, false, 1, 1, NULL, twin_of(trajectory_id)
 FROM strays

@@ -16,7 +16,7 @@ UNION ALL
 SELECT 'evaluation-trained', 'error',
     'Trajectories that the log calls evaluation rollouts are logged as trained; they were left out.', 'training', count(DISTINCT trajectory_id),
     min(source), min(line), min(trajectory_id)
-FROM uses WHERE hash(trajectory_id) IN (SELECT key FROM members WHERE NOT training) HAVING count(*) > 0
+FROM uses WHERE key_of(trajectory_id) IN (SELECT key FROM members WHERE NOT training) HAVING count(*) > 0
 UNION ALL
 SELECT 'trained-without-tokens', 'warning',
     'Trajectories were trained of which no tokens are logged; how many and how old they are is not known.', NULL, count(*), NULL, NULL, min(trajectory_id)

@@ -20,20 +20,20 @@
 --   collides                    another trajectory has the same key
 --   fate_attempt, fate_step, fate_v_lo, fate_v_hi   the step then being collected and its versions, as logged with the fate
 WITH rolled AS (
-    SELECT DISTINCT hash(trajectory_id) AS key
+    SELECT DISTINCT key_of(trajectory_id) AS key
     FROM uses
     JOIN (SELECT attempt, step FROM step_lives WHERE rolled_back) AS back ON coalesce(uses.attempt, 0) = back.attempt AND uses.step = back.step
 ),
 unfinished AS (
     -- Taken by a step that did not complete and that nothing rolled back: still there when the run ended.
-    SELECT DISTINCT hash(trajectory_id) AS key
+    SELECT DISTINCT key_of(trajectory_id) AS key
     FROM uses
     JOIN (SELECT attempt, step FROM step_lives WHERE NOT possible AND NOT rolled_back) AS broken
         ON coalesce(uses.attempt, 0) = broken.attempt AND uses.step = broken.step
 ),
 elsewhere AS (
     -- An audit of some steps leaves out what was trained in others.
-    SELECT DISTINCT hash(trajectory_id) AS key
+    SELECT DISTINCT key_of(trajectory_id) AS key
     FROM uses
     WHERE step NOT BETWEEN getvariable('first_step') AND getvariable('last_step')
 ),

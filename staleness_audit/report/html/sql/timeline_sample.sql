@@ -18,7 +18,7 @@ WITH lives AS (
 ordered AS (
     SELECT
         key, row_number() OVER (ORDER BY born, key) AS nth, count(*) OVER () AS everyone,
-        key IN (SELECT hash(id) FROM (SELECT unnest($worst::VARCHAR[]) AS id)) AS is_worst,
+        key IN (SELECT key_of(id) FROM (SELECT unnest($worst::VARCHAR[]) AS id)) AS is_worst,
         staleness_lo
     FROM lives
     WHERE born IS NOT NULL
@@ -26,7 +26,7 @@ ordered AS (
 focus AS (
     -- The first of the listed violations; without any, the most stale trajectory.
     SELECT coalesce(
-        min(nth) FILTER (WHERE key = hash(list_extract($worst::VARCHAR[], 1))),
+        min(nth) FILTER (WHERE key = key_of(list_extract($worst::VARCHAR[], 1))),
         arg_max(nth, coalesce(staleness_lo, -1)),
         1
     ) AS nth

@@ -7,12 +7,12 @@
 --   tokens_lo, tokens_hi   sampled tokens (hi null = open)
 --   started, ended         microseconds since 1970 of the first and last of them
 SELECT
-    hash(trajectory_id) AS key, version_lo, version_hi,
+    key_of(trajectory_id) AS key, version_lo, version_hi,
     sum(tokens_lo)::BIGINT AS tokens_lo,
     CASE WHEN count(tokens_hi) = count(*) THEN sum(tokens_hi)::BIGINT END AS tokens_hi,
     epoch_us(min(started)) AS started,
     epoch_us(max(ended)) AS ended
 FROM spans
-WHERE hash(trajectory_id) IN (SELECT unnest($keys::UBIGINT[]))
+WHERE key_of(trajectory_id) IN (SELECT unnest($keys::UBIGINT[]))
 GROUP BY ALL
 ORDER BY key, min(coalesce(started, ended)), version_lo

@@ -10,7 +10,7 @@
 WITH made AS (
     SELECT (epoch_us(coalesce(ended, started)) - $from) // $width AS bin, sum(tokens_lo) AS generated
     FROM spans
-    WHERE coalesce(ended, started) IS NOT NULL AND hash(trajectory_id) NOT IN (SELECT key FROM members WHERE NOT training)
+    WHERE coalesce(ended, started) IS NOT NULL AND key_of(trajectory_id) NOT IN (SELECT key FROM members WHERE NOT training)
     GROUP BY bin
 ),
 steps_ AS (
