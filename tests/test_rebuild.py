@@ -447,3 +447,11 @@ def test_keys_of_many_structured_names_are_many() -> None:
     names = "SELECT printf('group_%010d_seed_%010d', i, 1000 + i) AS id FROM range(50000) AS t(i)"
     with engine.connect() as connection:
         assert connection.execute(f"SELECT count(DISTINCT key_of(id)) FROM ({names})").fetchone() == (50_000,)
+
+
+def test_of_equally_stale_violations_the_largest_is_listed_first(audited: Audit) -> None:
+    lines = [
+        span(name, tokens, version) for name, tokens, version in (("a", 3, 0), ("b", 9, 0), ("c", 5, 0), ("d", 2, 1))
+    ]
+    data = audited(closed(*lines, *(trained(name, 4) for name in "abcd"), step(4, 4)), bound=1).data
+    assert [row["trajectory_id"] for row in data["violations"]["worst"]] == ["b", "c", "a", "d"]

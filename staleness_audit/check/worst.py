@@ -23,7 +23,7 @@ _Use = tuple[str | None, int, int]
 def worst_violations(
     rebuilt: Rebuilt, bound: int, count: int, groups_per_step: int | None, lost: bool, *, newest: bool = False
 ) -> Rows:
-    """Return up to ``count`` uses that violate the bound, proven ones first, the most stale first.
+    """Return up to ``count`` uses that violate the bound, proven ones first, the most stale first; of a step, the largest.
 
     ``lost``: lines are missing that may have held older tokens of any of them, so upper ends are open. ``newest``: those
     of the latest steps come first instead.
@@ -37,11 +37,11 @@ def worst_violations(
                     SELECT key, step_key, certain AND loss_lo > 0 AND staleness_lo > {bound} AS proven
                     FROM use_lives
                     WHERE (staleness_hi IS NULL OR staleness_hi > {bound}) AND (loss_hi IS NULL OR loss_hi > 0)
-                    ORDER BY proven DESC, {latest}staleness_lo DESC, staleness_hi DESC NULLS FIRST, step_key, key
+                    ORDER BY proven DESC, {latest}staleness_lo DESC, staleness_hi DESC NULLS FIRST, step_key, loss_lo DESC, key
                     LIMIT {count}
                 )
                 SELECT * FROM named_uses JOIN picked USING (key, step_key)
-                ORDER BY proven DESC, {of_step}staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, key""",
+                ORDER BY proven DESC, {of_step}staleness_lo DESC, staleness_hi DESC NULLS FIRST, attempt, step, loss_lo DESC, key""",
         )
         admitted_before = _admitted_before(connection, [row["key"] for row in picked]) if groups_per_step else {}
     if not picked:
