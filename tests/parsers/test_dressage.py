@@ -206,6 +206,7 @@ def test_who_went_with_a_failed_group_was_dropped_when_the_console_says_so(tmp_p
     assert f"{dropped['ts']:%H:%M:%S}" == "15:30:00"
 
 
+@pytest.mark.slow
 def test_a_watch_sets_dumps_aside_although_sessions_of_their_groups_are_in_none(tmp_path, monkeypatch):
     """Each rollout is a block, of which the last is open; s1x was rejected, and s1y went with it.
 
