@@ -115,7 +115,7 @@ def kill_ingestions(folder: Path, tables: Path, times: int, seed: int) -> None:
 
 
 def test_a_few_killed_ingestions(folder: Path, tmp_path: Path) -> None:
-    kill_ingestions(folder, tmp_path / "tables", 4, seed=1)
+    kill_ingestions(folder, tmp_path / "tables", 2, seed=1)
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def kill_reports(folder: Path, tmp_path: Path, times: int, seed: int) -> None:
 
 
 def test_a_few_killed_reports(folder: Path, tmp_path: Path) -> None:
-    kill_reports(folder, tmp_path, 3, seed=3)
+    kill_reports(folder, tmp_path, 2, seed=3)
 
 
 @pytest.mark.slow
