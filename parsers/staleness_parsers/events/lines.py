@@ -345,7 +345,7 @@ def _drop_repeated(connection: duckdb.DuckDBPyConnection, piece: Piece, sink: Si
     """Keep the first line of each number. Copies are harmless; different lines of one number are damage."""
     columns = ", ".join(COLUMNS)
     repeats = connection.execute(
-        f"SELECT n, min(line), max(line), count(DISTINCT hash({columns})) FROM usable WHERE n IS NOT NULL "
+        f"SELECT n, min(line), max(line), count(DISTINCT ({columns})) FROM usable WHERE n IS NOT NULL "
         "GROUP BY n HAVING count(*) > 1 ORDER BY 2"
     ).fetchall()
     for number, first, last, variants in repeats:
