@@ -17,11 +17,14 @@ Streamed responses are not covered: put them together first, or record from what
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from staleness_audit.recorder.adapters.steps import unharmed
 from staleness_audit.recorder.recorder import Recorder
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def record_response(
@@ -51,8 +54,9 @@ def record_response(
         names = list(trajectories) if isinstance(trajectories, (list, tuple)) else [trajectories]
         try:
             spans = _spans(response, names)
-        except Exception:
+        except Exception as error:  # a response may be of any make
             # Something was sampled, and how much and by which version is not known: say so.
+            _LOGGER.debug("a response of another make, tokens and version are not known: %r", error)
             spans = [(name, None, None, False) for name in names]
         for name, tokens, label, whole in spans:
             version = _version(label, version_of)
@@ -101,7 +105,8 @@ def _of_choices(response: Mapping[str, Any], trajectories: Sequence[Any]) -> lis
 def _version(label: Any, version_of: Callable[[Any], int | None] | None) -> int | None:
     try:
         return _whole(label) if version_of is None else version_of(label)
-    except Exception:  # SGLang's label before the first update is "default", which the caller's function need not know
+    except Exception as error:  # SGLang's first label is "default", which the caller's function need not know
+        _LOGGER.debug("no version is known of the label %r: %r", label, error)
         return None
 
 
