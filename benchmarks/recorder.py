@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from staleness_audit.recorder import Recorder
@@ -33,10 +34,10 @@ WAYS: dict[str, tuple[str, int | None]] = {
 """Name in the table, and what is aimed at."""
 
 
-def caller(way: str, folder: Path) -> Callable[[int], None]:
+def caller(way: str, folder: Path, stack: ExitStack) -> Callable[[int], None]:
     """Return a function that records one span with its number in the given way."""
     if way in ("buffered", "durable"):
-        record = Recorder(folder, durable=way == "durable")
+        record = stack.enter_context(Recorder(folder, durable=way == "durable"))
         return lambda number: record.span("g17/3", tokens=number, version=3)
     if way == "json":
         # Line buffering flushes every line, as the durable recorder does.
@@ -55,8 +56,8 @@ def caller(way: str, folder: Path) -> Callable[[int], None]:
 
 def measure(way: str, events: int, pause: float) -> dict[str, float]:
     """Microseconds per event: of the fastest quarter of bursts, and the median."""
-    with tempfile.TemporaryDirectory(prefix="staleness-bench-") as folder:
-        call = caller(way, Path(folder))
+    with tempfile.TemporaryDirectory(prefix="staleness-bench-") as folder, ExitStack() as stack:
+        call = caller(way, Path(folder), stack)
         call(0)
         costs = []
         for start in range(0, events, BURST):
